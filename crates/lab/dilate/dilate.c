@@ -449,7 +449,7 @@ long syscall(long number, ...)
 		a[i] = va_arg(arguments, long);
 	va_end(arguments);
 	if (number == SYS_futex && a[3]) {
-		// Of other operations the argument is no time, and nothing if
+		// The argument of other operations is no time, and nothing if
 		// it was not passed.
 		const struct timespec *limit = (const struct timespec *)a[3];
 

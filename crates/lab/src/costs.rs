@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What switches, exits and interrupts cost in the bed in use, beside hardware.
+//! The costs of switches, exits and interrupts in the bed in use, beside hardware.
 //!
 //! A scheduler is judged by what it costs and what it brings. Where a switch costs a tenth of a
 //! time slice instead of a thousandth, a scheduler that switches more often looks ruinous. A report

@@ -27,7 +27,7 @@ impl Default for Dilation {
 impl Dilation {
     pub const NONE: Dilation = Dilation(1);
 
-    /// What TCG loses on hardware is 10 to 20; more would be more exact and take as much longer.
+    /// TCG's loss against hardware is 10 to 20; more would be more exact and take as much longer.
     const TCG: u32 = 10;
 
     /// Largest N: what 64 CPUs need on one takes 640. Runs take hours.

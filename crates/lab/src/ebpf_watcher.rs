@@ -57,7 +57,7 @@ impl Watched {
         loop {
             match watched.vm().map(|(vm, _)| vm.state) {
                 Ok(VmState::Watching) => return Ok(watched),
-                // It is tried again meanwhile.
+                // The watcher tries again meanwhile.
                 Ok(VmState::Unreadable(why)) if Instant::now() >= end => return Err(why),
                 Ok(_) | Err(_) if Instant::now() < end => {}
                 Ok(_) => {
@@ -79,7 +79,7 @@ impl Watched {
         Ok(())
     }
 
-    /// What happened since the last call.
+    /// Events since the last call.
     pub fn events(&mut self) -> Vec<Event> {
         self.watch.events()
     }

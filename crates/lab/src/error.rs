@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What a kernel writes that kills a process, or itself, for lack of memory.
+/// The message of a kernel that kills a process, or itself, for lack of memory.
 pub const OUT_OF_MEMORY: &str = "Out of memory";
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;

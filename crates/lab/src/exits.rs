@@ -14,7 +14,8 @@ pub struct Exits {
 }
 
 impl Exits {
-    /// Of all VMs of process `pid`; `None` if they are not KVM's or not to be seen (debugfs).
+    /// The exits of all VMs of process `pid`; `None` if they are not KVM's or not to be seen
+    /// (debugfs).
     pub fn of_process(pid: u32) -> Option<Exits> {
         Exits::below(Path::new("/sys/kernel/debug/kvm"), pid)
     }

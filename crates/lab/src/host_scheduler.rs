@@ -313,7 +313,7 @@ fn own_command() -> Result<Command, String> {
         std::fs::read("/proc/self/cmdline").map_err(|e| format!("/proc/self/cmdline: {e}"))?;
     let words = line.strip_suffix(b"\0").unwrap_or(&line).split(|&byte| byte == 0);
     let words: Vec<&OsStr> = words.map(OsStr::from_bytes).collect();
-    // What comes before this program's own arguments: the program, or the loader with its
+    // The words before this program's own arguments: the program, or the loader with its
     // arguments.
     let own = words.len().saturating_sub(std::env::args_os().len().saturating_sub(1));
     let mut command = Command::new("/proc/self/exe");

@@ -16,7 +16,7 @@ pub const VARIABLE: &str = "REPRIEVE_TIMEOUT_FACTOR";
 /// A day for a limit of a minute; more would overflow deadlines.
 const MAX_FACTOR: u32 = 1440;
 
-/// What limits are multiplied by: 1 unless the user says otherwise.
+/// The factor of all limits: 1 unless the user says otherwise.
 pub fn factor() -> u32 {
     static FACTOR: OnceLock<u32> = OnceLock::new();
     *FACTOR.get_or_init(|| parse(std::env::var(VARIABLE).ok().as_deref()))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The directory of the console logs of a command that has none for results.
 //!
-//! It is removed when the command ends, and stays where the user needs the logs. If the program is
-//! killed, the next command removes it: a lock tells whose directory is still in use.
+//! The directory is removed when the command ends, and stays where the user needs the logs. If the
+//! program is killed, the next command removes it: a lock tells whose directory is still in use.
 
 use anyhow::{Context as _, Result};
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 const PREFIX: &str = "reprieve-lab-";
-/// Of the random rest of the name.
+/// Length of the random rest of the name.
 const RANDOM: usize = 6;
 /// A locked file in the directory, as long as that is to be removed. No other directory of the
 /// lab's has a file of this name.
@@ -32,7 +32,8 @@ impl LogDirectory {
         remove_abandoned(parent);
         let mut name = tempfile::Builder::new();
         let directory = name.prefix(PREFIX).rand_bytes(RANDOM).tempdir_in(parent)?;
-        // It has its name only when it is locked: before, others leave the directory alone.
+        // The lock file has its name only when it is locked: before, others leave the directory
+        // alone.
         let unlocked = directory.path().join("new");
         let lock = File::create_new(&unlocked)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;

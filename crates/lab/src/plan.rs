@@ -23,7 +23,7 @@ pub struct Plan {
     pub scale: Scale,
     /// Runs of each (variant, scenario).
     pub repeat: u32,
-    /// What is measured of each variant, in this order.
+    /// The scenarios measured of each variant, in this order.
     #[serde(default = "Scenario::both")]
     pub scenarios: Vec<Scenario>,
     pub warmup_ms: u64,
@@ -151,7 +151,7 @@ impl CpuControl {
     /// The weight of a new cgroup.
     pub const WEIGHT: u32 = 100;
 
-    /// What the kernel takes.
+    /// The weights that the kernel takes.
     pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=10_000;
 }
 

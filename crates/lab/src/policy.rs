@@ -27,7 +27,7 @@ pub const GUARDED: [&str; 4] = ["plain", "extend", "rescue", "full"];
 pub const SLICES: std::ops::RangeInclusive<Duration> =
     Duration::from_micros(100)..=Duration::from_millis(100);
 
-/// What `guard --late` takes.
+/// The range that `guard --late` takes.
 const LATE: std::ops::RangeInclusive<Duration> =
     Duration::from_micros(500)..=Duration::from_secs(1);
 
@@ -42,7 +42,7 @@ pub enum Policy {
     Eevdf,
     /// Custom slices of the tested guest's vCPUs.
     Slice(Duration),
-    /// Those of all VMs.
+    /// Custom slices of all VMs.
     Slices(Duration),
     /// `guard --backend eevdf`; grace periods are late from this age on (`None`: its default).
     Owed(Option<Duration>),
@@ -81,7 +81,7 @@ impl fmt::Display for GuardOption {
     }
 }
 
-/// What a policy asks of the host's kernel.
+/// The demands of a policy on the host's kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Need {

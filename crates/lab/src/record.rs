@@ -38,7 +38,7 @@ pub enum Record {
         info: GuestInfo,
         boot_ms: u64,
     },
-    /// What switches, exits and interrupts cost on the VMs' host.
+    /// The costs of switches, exits and interrupts on the VMs' host.
     Costs {
         costs: Costs,
     },
@@ -135,11 +135,11 @@ pub struct HostPhase {
     /// In records of schema 1: all of the phase's [`Record::Wakeups`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wakeups_ns: Vec<u64>,
-    /// What the policy had reported about itself by the end of the phase, since it was put into
-    /// force, if it does.
+    /// The policy's report about itself by the end of the phase, since it was put into
+    /// force, if it makes one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<serde_json::Value>,
-    /// What the watcher saw from outside the guest. `None` for a run without a watcher.
+    /// The watcher's view from outside the guest. `None` for a run without a watcher.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outside: Option<WatchOutcome>,
 }

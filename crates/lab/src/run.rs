@@ -79,14 +79,14 @@ pub fn run(
     })
 }
 
-/// What `bed` offers VMs.
+/// The machine that `bed` offers VMs.
 pub fn machine(bed: &Bed) -> Result<Machine> {
     bed.check()?;
     let memory_mib = host::free_memory_mib().saturating_sub(SPARE_MIB) * 9 / 10;
     Ok(Machine { cpus: bed.cpus(), memory_mib })
 }
 
-/// What a run needs from outside.
+/// The things that a run needs from outside.
 #[derive(Clone, Copy)]
 pub struct Around<'a> {
     /// Watches the guests under test, if there is one.

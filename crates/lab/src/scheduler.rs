@@ -15,7 +15,7 @@ pub struct Target<'a> {
     pub pid: u32,
     /// The threads of its vCPUs.
     pub vcpus: &'a [u32],
-    /// Those of the other VMs.
+    /// The threads of the other VMs' vCPUs.
     pub others: &'a [u32],
 }
 
@@ -55,7 +55,7 @@ pub trait Scheduler {
 
 /// A policy that is in force, until this is dropped.
 pub trait InForce {
-    /// What the policy has reported about itself so far, if it does.
+    /// The policy's report about itself so far, if it makes one.
     ///
     /// # Errors
     /// It is no longer in force.

@@ -54,7 +54,7 @@ enum Kind {
 
 impl Kind {
     const ALL: [Kind; 3] = [Kind::Hinted, Kind::Reader, Kind::Other];
-    /// Of each five threads.
+    /// The kinds of each five threads.
     const TURNS: [Kind; 5] = [Kind::Hinted, Kind::Reader, Kind::Hinted, Kind::Reader, Kind::Other];
 
     fn name(self) -> &'static str {

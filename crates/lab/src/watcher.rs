@@ -42,7 +42,7 @@ pub struct Totals {
     pub classes: BTreeMap<String, Preempted>,
     /// The preemptions of any class that hit an RCU read-side section.
     pub readers: Preempted,
-    /// Those that hit a section that a program of the guest announced to the host.
+    /// Preemptions that hit a section that a program of the guest announced to the host.
     #[serde(default)]
     pub announced: Preempted,
     /// Grace periods that ended and whose duration is known.
@@ -55,7 +55,7 @@ pub struct Totals {
     /// several.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub waits: BTreeMap<String, f64>,
-    /// Those of grace periods that were older than 20 ms then.
+    /// The waits of grace periods that were older than 20 ms then.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub long_waits: BTreeMap<String, f64>,
     /// CPU time of the host that watching took.

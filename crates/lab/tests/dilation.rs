@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const KERNEL: &str = "deb:6.12";
 
-/// Of the first attempt to boot.
+/// The limit of the first attempt to boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
 
 /// Until it comes: the limit of the whole test process ends a hang.

@@ -9,9 +9,9 @@ use reprieve_lab::protocol::{Command, Event, Held, Hold, Workload};
 use reprieve_lab::vm::{Accel, Config, Vm};
 use std::time::Duration;
 
-/// Of the first attempt to boot, and of each command to the first guest. The guest that follows one
-/// that hangs gets twice the time: QEMU's emulation is known to hang guests, and a hang cannot be
-/// told from a slow machine. `make test` ends what hangs every time.
+/// The limit of the first attempt to boot, and of each command to the first guest. The guest that
+/// follows one that hangs gets twice the time: QEMU's emulation is known to hang guests, and a hang
+/// cannot be told from a slow machine. `make test` ends what hangs every time.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Guests that may die. One that the kernel module kills dies every time.
@@ -22,7 +22,7 @@ const ROUND: usize = 4;
 
 const HOLD_US: u32 = 20_000;
 
-/// What the kernel says of time on a vCPU that gets no CPU for long says nothing of the module.
+/// Complaints of the kernel about a vCPU that gets no CPU for long say nothing of the module.
 const QUIET: &str = "nowatchdog rcupdate.rcu_cpu_stall_suppress=1 workqueue.watchdog_thresh=0";
 
 fn hold(kernel: &str) {

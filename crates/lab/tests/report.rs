@@ -437,7 +437,7 @@ fn grace_periods_of_the_beginning_of_a_phase_bound_the_longest() {
     let (longest, notices) = with("unknown", 9, None);
     assert_eq!(longest, (30.0, at_least));
     assert!(notices.len() == 1 && notices[0].contains("the beginning of a phase"), "{notices:?}");
-    // They were lost after the end of the phase.
+    // The events were lost after the end of the phase.
     assert_eq!(with("after", 9, Some(2_000)), ((30.0, None), vec![]));
 }
 
@@ -558,7 +558,7 @@ fn a_guest_without_memory_is_a_result() {
     let log = Some("logs/labhost.1/asym.1.log".into());
     records[at] =
         Record::PhaseDied { phase: 1, death: Death { after_ns: 1_500_000_000, line, log } };
-    // It sends its samples at the end of a phase, so there are none, or not all.
+    // The guest sends its samples at the end of a phase, so there are none, or not all.
     let with_samples = records.clone();
     records.retain(|r| !matches!(r, Record::Sample { phase: 1, .. }));
     let s = summary(&scratch.run("run", &records));

@@ -95,7 +95,7 @@ fn charts(dom: &str, expected: &[&str]) {
     }
 }
 
-/// Of every run with repeats.
+/// The charts of every run with repeats.
 const CHARTS: [&str; 6] = [
     "Memory against time, baseline",
     "Memory against time, overcommit",

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// What `make tinyconfig` lacks.
+/// The options that `make tinyconfig` lacks.
 const CONFIG: &str = "\
 CONFIG_64BIT=y
 CONFIG_PRINTK=y

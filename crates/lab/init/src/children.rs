@@ -31,7 +31,7 @@ fn table() -> &'static Table {
 pub fn start_reaper() -> Result<()> {
     let run = || loop {
         let Some(pid) = sys::wait_for_dead_child() else {
-            // There is no child at all now; there may be one later.
+            // No child is there now; a later one may come.
             std::thread::sleep(Duration::from_millis(20));
             continue;
         };

@@ -283,7 +283,7 @@ mod tests {
             if pauses <= 20 {
                 writeln!(pipe, "{pauses}").unwrap();
                 assert_eq!(received.recv().unwrap(), pauses.to_string());
-                // It is counted right after it was handed on.
+                // The line is counted right after it was handed on.
                 while output.lines.sent.load(Ordering::Acquire) < pauses {
                     std::thread::yield_now();
                 }

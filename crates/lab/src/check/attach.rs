@@ -24,8 +24,8 @@ const PROMISE: Duration = Duration::from_secs(1);
 /// If attaching takes longer than promised: at most as much CPU as so many readings of the memory.
 const READINGS: u32 = 10;
 
-/// It is watched once it takes at most this much more memory, KiB, in the same time by itself: a
-/// huge page is 2 MiB.
+/// The VM is watched once it takes at most this much more memory, KiB, in the same time by itself:
+/// a huge page is 2 MiB.
 const STEADY_KB: u64 = 4096;
 
 /// How much more memory, KiB, the VM may take while it is watched: its own stacks and queues, and

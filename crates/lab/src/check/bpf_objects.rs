@@ -23,7 +23,7 @@ pub fn held_by(pid: &str) -> io::Result<(usize, BTreeSet<Object>)> {
     let mut descriptors = 0;
     for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
         descriptors += 1;
-        // One that is closed meanwhile is none of its own.
+        // A descriptor that is closed meanwhile is none of its own.
         let info = std::fs::read_to_string(entry?.path()).unwrap_or_default();
         for (key, value) in info.lines().filter_map(|line| line.split_once(':')) {
             let kind = KINDS.iter().find(|(.., name)| *name == key);

@@ -54,7 +54,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     let vcpus = few.len() as u32;
     let pins: Vec<Vec<u32>> = few.iter().map(|&cpu| vec![cpu]).collect();
     let mut vms = Vec::new();
-    // One of the two vCPUs works while the other is halted; on one CPU they share it.
+    // A vCPU of the two works while the other is halted; on one CPU they share it.
     let wakers = Workload::PingPong { pairs: 1, work_us: WORK_US };
     let hogs = Workload::Hog { threads: vcpus };
     for (name, workload) in [("wakers", wakers), ("hogs", hogs)] {
@@ -95,7 +95,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     Ok(Finding::new(Check::Cost, passed, text, figures))
 }
 
-/// What a `watch` reported about its own cost, from the moment it had attached.
+/// A `watch`'s report of its own cost, from the moment it had attached.
 struct Measured {
     seconds: f64,
     recorded: bool,

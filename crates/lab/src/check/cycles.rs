@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 /// later.
 const LEFT_LIMIT: Duration = Duration::from_secs(20);
 
-/// What a process has, and what `watch` could leave behind in it.
+/// Things that a process has, and that `watch` could leave behind in it.
 struct Own {
     descriptors: usize,
     threads: usize,
-    /// Of this project, in `/dev/shm` and where eBPF objects are pinned.
+    /// Files of this project, in `/dev/shm` and where eBPF objects are pinned.
     files: BTreeSet<String>,
     /// Objects that its descriptors stand for.
     objects: BTreeSet<Object>,
@@ -35,7 +35,7 @@ impl Own {
         Ok(Own { descriptors, threads, files, objects })
     }
 
-    /// What there is now and was not there `before`; of the eBPF objects in the kernel, whoever
+    /// Things that are there now and were not `before`; of the eBPF objects in the kernel, whoever
     /// keeps them (a pin, a link), those in `made`. Other programs have objects of their own.
     fn more_than(&self, before: &Own, made: &BTreeSet<Object>) -> Result<Vec<String>> {
         let mut more = Vec::new();

@@ -28,7 +28,7 @@ const LOGGED: [(&str, &str); 4] = [
     ("PV TLB flush", "KVM setup pv remote TLB flush"),
 ];
 
-/// What `doctor --vm` of this program says of VM `pid`.
+/// The verdict of this program's `doctor --vm` on VM `pid`.
 fn examine(pid: u32) -> Result<Value> {
     let mut doctor = std::process::Command::new(std::env::current_exe()?);
     let output = doctor.args(["doctor", "--json", "--vm", &pid.to_string()]).output()?;

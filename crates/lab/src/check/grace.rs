@@ -27,7 +27,7 @@ const ENOUGH: u64 = 100;
 /// machine the totals are read some time before or after the guest begins or ends.
 const APART: f64 = 0.05;
 
-/// What the ends may make at most; beyond that the means would prove nothing.
+/// The part that the ends may make at most; beyond that the means would prove nothing.
 const ENDS: f64 = 0.05;
 
 /// Trace buffer of each vCPU, enough for the longest phase.
@@ -41,7 +41,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         Measure { memory_ms: 100, slow_ms: 1_000, trace_kb: TRACE_KB, callback_probe_hz: 0 };
     setup.prepare(&mut vm, Workload::FileChurn { workers: VCPUS }, Some(measure))?;
     let mut watched = setup.watch(&vm)?;
-    // They preempt vCPUs, for which grace periods then wait.
+    // The spinners preempt vCPUs, for which grace periods then wait.
     let spinners: Vec<Spinner> =
         few.iter().map(|&cpu| Spinner::start(cpu)).collect::<Result<_>>()?;
     let mut length = PHASE;
@@ -117,7 +117,7 @@ struct Inside {
 }
 
 impl Inside {
-    /// What the ends of the phase may make: a part of the sum.
+    /// The part of the sum that the ends of the phase may make.
     fn ends(&self) -> f64 {
         let ends = self.longest_ns + self.elsewhere.as_nanos() as u64;
         ends as f64 / self.sum_ns.max(1) as f64

@@ -22,7 +22,7 @@ impl Spinner {
         Spinner::with(vec![cpu], None, |_| std::hint::spin_loop())
     }
 
-    /// One that does `step` again and again.
+    /// A spinner that does `step` again and again.
     fn with(
         cpus: Vec<u32>,
         nice: Option<i32>,

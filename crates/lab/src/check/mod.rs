@@ -47,7 +47,7 @@ const INSIDE_LIMIT: Duration = Duration::from_secs(1800);
 
 #[derive(Args)]
 pub struct CheckArgs {
-    /// What to check [default: all]
+    /// The checks to run [default: all]
     #[arg(value_enum)]
     checks: Vec<Check>,
     #[command(flatten)]

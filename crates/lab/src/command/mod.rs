@@ -55,7 +55,7 @@ pub enum Command {
     Results(Box<results::ResultsArgs>),
     /// VMs that start, reboot and die under load while guard is killed, restarted and switched
     Soak(Box<soak::SoakArgs>),
-    /// What switches of vCPUs, VM exits and timer interrupts cost here, beside hardware
+    /// Measure the costs of vCPU switches, VM exits and timer interrupts here, beside hardware
     Calibrate(calibrate::CalibrateArgs),
     /// Show, fetch or remove the kernels and images that the lab keeps
     Images {

@@ -35,7 +35,7 @@ pub struct SearchArgs {
     /// Measurements of each guest in a round; their range is the spread
     #[arg(long, default_value_t = 3)]
     repeat: u32,
-    /// What a value may cost, in % of the defaults' throughput and grace periods alone
+    /// The most that a value may cost, in % of the defaults' throughput and grace periods alone
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
     max_loss: f64,
     /// Kernel of the guest: deb:VERSION or the path of a vmlinuz

@@ -52,7 +52,7 @@ impl Force {
         Ok(())
     }
 
-    /// What the policy has said about itself so far.
+    /// The policy's report about itself so far.
     ///
     /// # Errors
     /// It is no longer in force.

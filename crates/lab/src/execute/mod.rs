@@ -157,7 +157,7 @@ struct Run<'a> {
     plan: &'a Plan,
     context: &'a Context<'a>,
     sink: &'a mut dyn FnMut(Record) -> Result<()>,
-    /// Those of the VMs' host, if VMs have cgroups of their own.
+    /// The cgroups of the VMs' host, if VMs have cgroups of their own.
     cgroups: Option<Cgroups>,
     /// The first phase that is not measured yet.
     next: u32,
@@ -211,7 +211,7 @@ struct NextPhase {
 }
 
 impl NextPhase {
-    /// That its load begins.
+    /// The record that the phase's load begins.
     fn start(self) -> Record {
         let NextPhase { phase, variant, repeat, scenario } = self;
         Record::PhaseStart { phase, variant, repeat, scenario }
@@ -251,7 +251,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// What follows from a loss when `left` tries are left: how many there are for the next.
+    /// The consequence of a loss when `left` tries are left: how many there are for the next.
     fn after(&mut self, Lost { at, error }: Lost, left: u32) -> Result<u32> {
         match at {
             // Not a failure, so all tries are left.
@@ -666,7 +666,7 @@ fn left(plan: &Plan, next: u32, boots: u32, calibrated: bool, boot: Duration) ->
     let calibrate = if calibrated { Duration::ZERO } else { calibrate::ESTIMATE };
     let phases = schedule(plan);
     let phases = phases.get(next as usize..).unwrap_or_default();
-    // Of a policy, or of the watcher of a guest.
+    // Changes of a policy, or of the watcher of a guest.
     let changes = phases.windows(2).filter(|pair| pair[0].1 != pair[1].1).count() as u32 + 1;
     boot * (boots + LOADS * changes) + calibrate + warm + phase * phases.len() as u32
 }

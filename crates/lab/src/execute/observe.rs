@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the host sees of the VMs: scheduling counters, exits, and what a watcher reads.
+//! The host's view of the VMs: scheduling counters, exits, and what a watcher reads.
 
 use super::Context;
 use crate::exits::Exits;
@@ -75,7 +75,7 @@ impl Watch {
         }
     }
 
-    /// What was seen in the phase that has ended.
+    /// The observations of the phase that has ended.
     pub fn outcome(&mut self) -> Option<WatchOutcome> {
         match &mut self.state {
             WatchState::None => None,

@@ -3,7 +3,7 @@
 //! them (crate `hint`), the host reads the announcements through the region that it offers, and
 //! tells the program which vCPUs are preempted.
 //!
-//! What it measures: preemptions of vCPUs inside such sections, seen from outside at context
+//! The experiment measures preemptions of vCPUs inside such sections, seen from outside at context
 //! switches, whoever schedules; whether the VM gets more CPU time for announcing; and what the
 //! program was answered.
 

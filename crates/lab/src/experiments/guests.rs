@@ -72,7 +72,7 @@ pub fn hogs(vcpus: u32, cpus: &[u32], size: &Size) -> Vec<VmPlan> {
     some_hogs(3, vcpus, cpus, size)
 }
 
-/// So many VMs that never stop computing.
+/// A number of VMs that never stop computing.
 pub fn some_hogs(count: u32, vcpus: u32, cpus: &[u32], size: &Size) -> Vec<VmPlan> {
     (1..=count)
         .map(|i| {

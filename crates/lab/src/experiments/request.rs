@@ -69,7 +69,7 @@ impl FromStr for Weights {
     }
 }
 
-/// What the user asked for. Every combination of the lists' values becomes a variant.
+/// The user's request. Every combination of the lists' values becomes a variant.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub experiment: String,
@@ -97,7 +97,7 @@ const MAX_ARGS: usize = 1500;
 /// Samples per second of what grace periods wait for: each one interrupts a vCPU.
 const MAX_SAMPLES: u32 = 10_000;
 
-/// Of the guest's buffer of events, per CPU, KiB.
+/// The size of the guest's buffer of events, per CPU, KiB.
 fn trace_kb(phase: Duration, subject: &VmPlan) -> u32 {
     // `churn` makes 20,000 events of 24 bytes per second and CPU; twice that. What a longer phase
     // loses, the report says.

@@ -28,7 +28,7 @@ const SPLIT_CPUS: u32 = 8;
 /// Memory of QEMU itself per VM, MiB.
 const VMM_MIB: u64 = 96;
 
-/// What QEMU's machine `pc` takes.
+/// The most vCPUs that QEMU's machine `pc` takes.
 pub const MAX_VCPUS: u32 = 255;
 
 #[derive(Clone, Debug)]

@@ -3,9 +3,9 @@
 //! some announce their critical sections (crate `hint`), some are plain readers of the runtime, for
 //! which its grace periods wait, and some only compute.
 //!
-//! What it measures: preemptions inside sections (an eBPF program at context switches counts them,
-//! whoever schedules), grace periods of the runtime, sections per second, and whether a thread that
-//! announces sections gets more CPU time than one that does not.
+//! The experiment measures preemptions inside sections (an eBPF program at context switches counts
+//! them, whoever schedules), grace periods of the runtime, sections per second, and whether a
+//! thread that announces sections gets more CPU time than one that does not.
 
 use super::guests::vm;
 use super::{Experiment, Options, Size};
@@ -43,7 +43,7 @@ impl Experiment for Threads {
         Ok((vm("threads", 0, &[], MEMORY, Workload::Threads { per_cpu: PER_CPU }), vec![]))
     }
 
-    /// Of 16 threads per CPU, each has 200 slices then.
+    /// Each of 16 threads per CPU has 200 slices then.
     fn least_phase(&self) -> Duration {
         Duration::from_secs(10)
     }

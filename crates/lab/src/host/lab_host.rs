@@ -23,7 +23,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Of the first attempt. A lab host under TCG takes 5 s to boot.
+/// The limit of the first attempt. A lab host under TCG takes 5 s to boot.
 pub const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
 /// How often a program in a lab host says something in any case, by the lab host's clock.
@@ -300,7 +300,7 @@ impl LabHost {
     }
 }
 
-/// What the program inside is told after each phase.
+/// The words to the program inside after each phase.
 const AGAIN: &str = "again";
 const NEXT: &str = "next";
 

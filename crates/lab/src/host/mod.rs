@@ -41,7 +41,7 @@ const PROOF_LIMIT: Duration = Duration::from_secs(45);
 /// rarely one that works, and every run would wait for it. Not scaled: to find no KVM is no error.
 const DOUBTFUL_PROOF_LIMIT: Duration = Duration::from_secs(10);
 
-/// What the code of this folder needs to know of the run.
+/// The part of the run that the code of this folder needs to know.
 #[derive(Clone, Copy)]
 pub struct RunContext<'a> {
     pub set: &'a ImageSet,
@@ -54,7 +54,7 @@ pub struct RunContext<'a> {
     pub watcher: Option<&'a dyn Watcher>,
     /// Puts policies into force, for runs on this machine.
     pub scheduler: Option<&'a dyn Scheduler>,
-    /// What the policies of all plans need of the host's kernel.
+    /// The demands of all plans' policies on the host's kernel.
     pub need: Need,
     /// Whether a VM has a limit of CPU time.
     pub limits: bool,

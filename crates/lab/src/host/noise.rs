@@ -14,7 +14,7 @@ pub struct Noise<'a> {
     /// How often at most here.
     most: u32,
     before: Cell<Option<CpuTime>>,
-    /// What other work has taken since, if the load has ended.
+    /// The share that other work has taken since, if the load has ended.
     share: Cell<Option<f64>>,
     /// The phase that is being measured, and how often it was.
     phase: Cell<(u32, u32)>,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How much of this machine's CPU time other work than the run took.
 //!
-//! It is the busy and stolen time of `/proc/stat`, less the time of this process and its
-//! descendants (the VMs, or the lab host), those included that have ended. Figures that were
+//! Other work's time is the busy and stolen time of `/proc/stat`, less the time of this process and
+//! its descendants (the VMs, or the lab host), those included that have ended. Figures that were
 //! measured beside other work are kept, and the report says so.
 
 use std::fs;
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_child_that_has_ended_still_counts() {
-        // It works until it is killed or its parent, which stays, is gone.
+        // The child works until it is killed or its parent, which stays, is gone.
         let worker = "sh -c 'while kill -0 $PPID; do :; done'";
         let script = format!("{worker} & echo $!; wait; echo ended; read end");
         let mut command = Command::new("sh");

@@ -104,7 +104,8 @@ impl HostAbility {
         self.sched_ext && self.kvm_amd && self.kfuncs != Some(false)
     }
 
-    /// What is missing for VMs in cgroups, some of which have `limits`, under policies with `need`.
+    /// The ability that is missing for VMs in cgroups, some of which have `limits`, under policies
+    /// with `need`.
     pub fn lacks_of_cgroups(&self, limits: bool, need: Need) -> Option<&'static str> {
         let lacks = |ability: Option<bool>| ability == Some(false);
         if lacks(self.cgroup_weights) {

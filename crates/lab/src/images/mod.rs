@@ -69,7 +69,7 @@ pub struct Qemu {
 #[derive(Clone, Debug)]
 pub struct LabHostImage {
     pub image: GuestImage,
-    /// What its kernel can do, if it came with its configuration.
+    /// The abilities of its kernel, if it came with its configuration.
     pub ability: Option<HostAbility>,
     /// How to start this program in the lab host.
     pub program: Vec<String>,

@@ -29,7 +29,8 @@ const LAYOUT: &str = "2";
 
 /// An initramfs that was not used for this long is dropped.
 const INITRD_KEPT: Duration = Duration::from_secs(24 * 3600);
-/// So many stay that long, the others for this long: each build of the command makes new ones.
+/// Initramfs that stay that long, the others for this long: each build of the command makes new
+/// ones.
 const INITRDS: usize = 16;
 const INITRD_KEPT_SURELY: Duration = Duration::from_secs(3600);
 

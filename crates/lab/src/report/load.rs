@@ -231,7 +231,7 @@ struct Reading {
     run: Run,
     /// Index into `run.phases`, by the phase's number.
     phases: BTreeMap<u32, usize>,
-    /// Of a phase that is measured again because of other work, the quietest try so far.
+    /// The quietest try so far of a phase that is measured again because of other work.
     louder: BTreeMap<u32, Phase>,
     ended: bool,
     /// Since the last phase began a guest has booted, or a notice says that all are booted again.

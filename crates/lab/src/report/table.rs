@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The paper's table as text: for a terminal, and as Markdown.
 //!
-//! One variant gets the full table: a row per figure, baseline, overcommit, ratio and the paper's
-//! figures beside them. Several variants (or runs) get one row each in a compact table. Everything
-//! fits 80 columns; what came from a guest or a file is freed of control characters first.
+//! A single variant gets the full table: a row per figure, baseline, overcommit, ratio and the
+//! paper's figures beside them. Several variants (or runs) get one row each in a compact table.
+//! Everything fits 80 columns; what came from a guest or a file is freed of control characters
+//! first.
 
 use super::format::{self, plain};
 use super::policies;

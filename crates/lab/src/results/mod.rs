@@ -31,7 +31,7 @@ const PAPER: [&str; 3] = ["postmark", "membench", "clone"];
 const SLOW_CPUS: u32 = 16;
 const REPEAT: u32 = 3;
 
-/// What is measured, and where the results are.
+/// The experiments to measure, and where the results are.
 pub struct Matrix {
     /// Names of experiments; empty for all.
     pub experiments: Vec<String>,
@@ -141,7 +141,7 @@ impl Matrix {
 
     fn measure(&self, cell: &Cell, around: Around) -> Result<()> {
         let out = place(&self.dir, cell.experiment, cell.cpus);
-        // What is there is not complete.
+        // The directory's results are not complete.
         match fs::remove_dir_all(&out) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(Error::Io { path: out, source: error });

@@ -93,7 +93,7 @@ fn figure(variant: &VariantSummary, key: &str, scenario: Scenario) -> String {
     text
 }
 
-/// What each run's bed cost, and what it was.
+/// Each run's bed, and what it cost.
 fn beds<'a>(measured: impl Iterator<Item = (&'a Cell, &'a Summary)>) -> Table {
     let row = |(cell, summary): (&Cell, &Summary)| {
         let costs = summary.costs.clone().unwrap_or_default();

@@ -57,7 +57,7 @@ impl Parameter {
     pub fn values(self, guest: &Offers) -> Vec<String> {
         let ticks = |all: &[u32]| all.iter().map(ToString::to_string).collect();
         match self {
-            // One CPU keeps the time, so it is never tickless.
+            // A single CPU keeps the time, so it is never tickless.
             Parameter::NohzFull => match guest.vcpus {
                 0 | 1 => vec![],
                 2 => vec!["1".into()],
@@ -357,7 +357,7 @@ mod tests {
         let default = tried(&[10.0, 12.0], 5.0, 100.0);
         let judge = |t: &Tried| super::judge(t, &default, &default, 0.05);
         assert_eq!(judge(&tried(&[9.0, 9.9], 5.0, 100.0)), Verdict::Better);
-        // One of its repeats is within those of the yardstick, whatever the mean says.
+        // A repeat is within those of the yardstick, whatever the mean says.
         assert_eq!(judge(&tried(&[2.0, 10.0], 5.0, 100.0)), Verdict::NotBetter);
         assert_eq!(judge(&tried(&[13.0, 14.0], 5.0, 100.0)), Verdict::NotBetter);
         // A repeat that did not end is in no mean.

@@ -219,7 +219,7 @@ impl<'a> Searching<'a> {
         let values = self.parameters.iter().map(|p| p.values(&most));
         let values = values.max_by_key(Vec::len).unwrap_or_default();
         let mut guests = vec![GuestSettings::default()];
-        // Those of any parameter weigh the same; one more for the best so far.
+        // Values of any parameter weigh the same; one more for the best so far.
         let other = values.iter().map(|v| GuestSettings::default().with(Parameter::SchedQs, v));
         guests.extend(other.chain([GuestSettings::default().with(Parameter::NohzFull, "1")]));
         let plan = self.plan_of(&guests, &self.request.policies);

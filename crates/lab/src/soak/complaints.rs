@@ -74,7 +74,8 @@ impl<R: Read> HostLog<R> {
     }
 }
 
-/// Of a record `PRIORITY,NUMBER,TIME,FLAGS;MESSAGE`, and its keys in lines of their own.
+/// The message of a record `PRIORITY,NUMBER,TIME,FLAGS;MESSAGE`, and its keys in lines of their
+/// own.
 fn message(record: &str) -> &str {
     let text = record.split_once(';').map_or(record, |(_, text)| text);
     text.split_once('\n').map_or(text, |(line, _)| line)

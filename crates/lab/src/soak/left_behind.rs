@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What VMs and guards could leave behind: processes, eBPF objects, pins, files, a scheduler.
+//! Things that VMs and guards could leave behind: processes, eBPF objects, pins, files, a
+//! scheduler.
 
 use crate::check::bpf_objects::{self, Object};
 use crate::check::guard::STATE;
@@ -7,7 +8,7 @@ use anyhow::{Context as _, Result};
 use std::collections::BTreeSet;
 use std::fs;
 
-/// What there was before, and what was made since.
+/// Things that were there before, and what was made since.
 pub struct LeftBehind {
     files: BTreeSet<String>,
     /// eBPF objects of the guards.
@@ -36,7 +37,7 @@ impl LeftBehind {
         self.made.len()
     }
 
-    /// What is left, now that no VM and no guard should be there.
+    /// Things that are left, now that no VM and no guard should be there.
     pub fn now(&self) -> Result<Vec<String>> {
         reap();
         let mut left = children()?;

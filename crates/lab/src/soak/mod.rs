@@ -78,7 +78,7 @@ pub struct SoakArgs {
     logs: Option<PathBuf>,
 }
 
-/// What happens.
+/// A kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
@@ -307,7 +307,7 @@ impl<'a> Soak<'a> {
             self.setup.sleep(Duration::from_millis(self.random.u64(PAUSE_MS)))?;
         }
         let seconds = self.began.elapsed().as_secs_f64();
-        // What is left behind by a guard that ends last, as by any other.
+        // Leftovers count of a guard that ends last, as of any other.
         for kind in [Kind::GuardEnded, Kind::VmKilled, Kind::VmPoweredOff] {
             while match kind {
                 Kind::GuardEnded => self.guard.is_some(),
@@ -445,7 +445,7 @@ impl<'a> Soak<'a> {
         let text = format!("{} reset under load", vm.name);
         let churn = Workload::FileChurn { workers: VCPUS };
         let reset = self.setup.reset(&mut vm).and_then(|()| self.load(&mut vm, churn));
-        // One that does not come back is gone.
+        // A VM that does not come back is gone.
         if reset.is_ok() {
             self.vms.push(vm);
         }
@@ -460,7 +460,7 @@ impl<'a> Soak<'a> {
             drop(vm);
             return (format!("{name} killed under load"), Ok(()));
         }
-        // It has to answer first.
+        // The VM has to answer first.
         let answered = self.setup.read(&mut vm, "/proc/uptime").map(drop);
         vm.shut_down(self.setup.cancel);
         (format!("{name} powered off"), answered)

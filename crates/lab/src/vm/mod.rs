@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One QEMU virtual machine: booting it, talking to its init, pausing and pinning it.
+//! A QEMU virtual machine: booting it, talking to its init, pausing and pinning it.
 //!
 //! A VM lives as long as its [`Vm`]: dropping that kills QEMU, and QEMU also dies with the thread
 //! that started it. All connections are inherited socket pairs and guest RAM is anonymous memory,

@@ -121,7 +121,7 @@ impl Threads {
 
 /// The CPUs that this process may use, by number.
 pub fn allowed_cpus() -> Vec<u32> {
-    // Of the main thread: this one may be pinned.
+    // The CPUs of the main thread: this one may be pinned.
     match sched_getaffinity(Some(getpid())) {
         Ok(set) => (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).map(|c| c as u32).collect(),
         // More CPUs than a set holds: as many as the machine says, from 0.

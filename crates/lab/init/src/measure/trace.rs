@@ -198,7 +198,7 @@ pub struct Volume {
     pub open: Option<u64>,
 }
 
-/// One CPU's record, read a page at a time.
+/// A CPU's record, read a page at a time.
 struct Stream {
     cpu: usize,
     file: File,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The protocol between the lab and the `init` of its guests.
 //!
-//! One JSON object per line, over the virtio-serial port [`PORT`] where the guest has one, else
+//! A JSON object per line, over the virtio-serial port [`PORT`] where the guest has one, else
 //! over its second serial line (`/dev/ttyS1`). The guest speaks first ([`Event::Hello`]); every
 //! [`Command`] is answered by exactly one of [`Event::Ready`], [`Event::PhaseDone`],
 //! [`Event::Exited`] or [`Event::Error`], possibly after other events.

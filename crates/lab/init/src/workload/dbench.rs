@@ -30,7 +30,7 @@ pub fn prepare(clients: u32) -> Result<Box<dyn Load>> {
 struct Dbench {
     clients: u32,
     started_ns: u64,
-    /// Of this phase or the last; the program goes before the directory with its files.
+    /// The program of this phase or the last; it goes before the directory with its files.
     running: Option<(PtyProgram, Directory)>,
 }
 

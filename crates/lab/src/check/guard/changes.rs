@@ -30,7 +30,7 @@ pub fn check(setup: &GuestSetup, vms: &[Vm]) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// What `reprieve guard ARGS` printed.
+/// The output of `reprieve guard ARGS`.
 fn ask(args: &[&str]) -> Result<String> {
     let output = command()?.arg("guard").args(args).output()?;
     if !output.status.success() {
@@ -53,7 +53,7 @@ fn helped(statistics: &Value, vm: &Vm) -> Result<u64> {
     Ok(kinds.iter().filter_map(|kind| own[kind]["count"].as_u64()).sum())
 }
 
-/// One VM is helped no more from the moment on at which `guard set` has returned; the other one is.
+/// A VM is helped no more from the moment on at which `guard set` has returned; the other one is.
 /// Then it is helped again.
 fn policies(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
     setup.progress.step("guard set");
@@ -208,7 +208,7 @@ fn cpus(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
     }
     setup.progress.step("guard, and a CPU that goes and comes");
     let back = Online(online);
-    // Of these two: others that have ended are still there for a while.
+    // The CPU time of these two VMs: others that have ended are still there for a while.
     let total = |all: &Value| -> u64 {
         let own = vms.iter().filter_map(|vm| of(all, vm).ok());
         own.filter_map(|own| own["on_cpu_ns"].as_u64()).sum()

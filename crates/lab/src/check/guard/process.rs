@@ -59,11 +59,11 @@ impl End {
 pub struct Guard {
     child: Child,
     lines: Receiver<String>,
-    /// What was reserved on CPU 0 before it.
+    /// The reservation on CPU 0 before guard.
     reserved: [String; 2],
 }
 
-/// What is reserved for sched_ext on CPU 0.
+/// The reservation for sched_ext on CPU 0.
 fn reserved() -> [String; 2] {
     ["runtime", "period"].map(|file| {
         let path = format!("/sys/kernel/debug/sched/ext_server/cpu0/{file}");
@@ -106,7 +106,7 @@ impl Guard {
         Ok(guard)
     }
 
-    /// What it says instead of scheduling, and whether that is one line, with status 1.
+    /// The message of a guard that refuses, and whether that is one line, with status 1.
     pub fn refusal(setup: &GuestSetup, more: &[&str]) -> Result<(String, bool)> {
         let mut guard = Guard::spawn(Policy::Plain, more)?;
         let status = process::wait(&mut guard.child, "guard", scaled(LIMIT), setup.cancel)?;
@@ -208,7 +208,7 @@ impl Guard {
         wait(setup, "what is reserved to be as it was before guard", given_back)
     }
 
-    /// What it wrote to standard error, to its end.
+    /// guard's standard error, to its end.
     fn said(&mut self) -> String {
         let mut said = String::new();
         if let Some(mut stderr) = self.child.stderr.take() {

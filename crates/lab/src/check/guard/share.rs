@@ -21,7 +21,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What is reserved, in percent of each CPU.
+/// Reservations, in percent of each CPU.
 const RESERVED: [u8; 4] = [5, 25, 50, 75];
 /// VMs, and the weights of their cgroups.
 const VMS: [(&str, u32); 2] = [("light", 100), ("heavy", 300)];
@@ -30,8 +30,8 @@ const WINDOW: Duration = Duration::from_secs(4);
 const SETTLE: Duration = Duration::from_secs(1);
 /// Points that a share may be off.
 const OFF: f64 = 4.0;
-/// What VMs may have beyond what is reserved: in each period of 50 ms, the kernel ends the server's
-/// turn at a tick, 4 ms late at most.
+/// The share that VMs may have beyond the reserved one: in each period of 50 ms, the kernel ends
+/// the server's turn at a tick, 4 ms late at most.
 const LATE: f64 = 8.0;
 /// The least that VMs have of CPUs that no other thread wants, in percent.
 const ALONE: f64 = 90.0;
@@ -73,7 +73,7 @@ impl Host {
         self.vms.iter().map(ran).collect()
     }
 
-    /// What each VM has of all CPUs, in percent.
+    /// The share that each VM has of all CPUs, in percent.
     fn shares(&self, setup: &GuestSetup) -> Result<Vec<f64>> {
         setup.sleep(SETTLE)?;
         let (began, before) = (Instant::now(), self.ran_ns());

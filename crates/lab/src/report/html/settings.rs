@@ -96,7 +96,7 @@ fn host(host: &HostInfo, name: &str) -> Markup {
                 @if let Some(ns) = host.base_slice_ns { "; slice " (ns as f64 / 1e6) " ms" }
             }
         }
-        // One level: a lab host runs on a machine, not in another lab host.
+        // A single level: a lab host runs on a machine, not in another lab host.
         @if let Some(outer) = &host.outer {
             tr {
                 th scope="row" { "Carried by" }

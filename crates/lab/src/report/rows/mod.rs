@@ -119,8 +119,8 @@ fn host_rows(run: &Run, unit: Option<String>) -> Vec<Metric> {
     let mut rows = vec![row(HOST, "host_cpu_subject", "Host CPU, tested guest", "%", Neither, {
         move |m: &Measured| m.host_share(|p| subject_cpu(p, m.run))
     })];
-    // What a scheduler can still improve without giving the guest more CPU time: alone, nothing
-    // is lost to preemption.
+    // The gain that a scheduler can still make without giving the guest more CPU time: alone,
+    // nothing is lost to preemption.
     rows.extend(unit.map(|unit| {
         row(HOST, "work_per_cpu_second", "Work per CPU second, tested guest", &unit, Higher, {
             move |m: &Measured| {

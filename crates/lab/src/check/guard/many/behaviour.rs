@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the vCPU of a played guest does, and what its memory says meanwhile.
+//! The actions of a played guest's vCPU, and what its memory says meanwhile.
 
 use super::memory::{Cpu, DIRECT_MAP, LEAF, Memory, SPIN};
 use clap::ValueEnum;
@@ -55,7 +55,7 @@ impl Behaviour {
         self == Behaviour::Both
     }
 
-    /// What the memory says before anybody runs.
+    /// Fills the memory before anybody runs.
     pub fn prepare(self, memory: &Memory) {
         let rcu = memory.rcu();
         for n in 0..memory.cpus {
@@ -132,7 +132,7 @@ fn work(memory: &Memory, cpu: &Cpu, n: usize) {
     if seq & 3 == 0 || (0..memory.leaves()).any(owing) {
         return;
     }
-    // Of those that see the end, one begins the next grace period.
+    // A single one of the vCPUs that see the end begins the next grace period.
     let (idle, next) = ((seq | 3) + 1, (seq | 3) + 2);
     if rcu.gp_seq.compare_exchange(seq, idle, SeqCst, SeqCst).is_ok() {
         for leaf in 0..memory.leaves() {

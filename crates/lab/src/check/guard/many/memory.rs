@@ -37,12 +37,12 @@ pub struct Cpu {
     pub hflags: &'static AtomicU64,
     pub pid: &'static AtomicU64,
     pub nesting: &'static AtomicU64,
-    /// What `gp_tasks` points to.
+    /// The target of `gp_tasks`.
     pub node_entry: &'static AtomicU64,
     pub task_cpu: &'static AtomicU64,
 }
 
-/// Of RCU.
+/// The fields of RCU.
 pub struct Rcu {
     pub gp_seq: &'static AtomicU64,
     pub jiffies: &'static AtomicU64,
@@ -53,7 +53,7 @@ pub struct Rcu {
 }
 
 impl Memory {
-    /// Of a guest with `cpus` CPUs; never freed.
+    /// The memory of a guest with `cpus` CPUs; never freed.
     pub fn new(cpus: usize) -> Memory {
         let words: Vec<AtomicU64> = (0..(1 + 2 * cpus) * PAGE).map(|_| AtomicU64::new(0)).collect();
         Memory { words: words.leak(), cpus }
@@ -112,7 +112,7 @@ impl Memory {
         address(self.cpu(0).pid)
     }
 
-    /// What guard is told of the guest. With `astray`, some of the addresses are of nothing.
+    /// The description of the guest for guard. With `astray`, some of the addresses are of nothing.
     pub fn describe(&self, name: &str, tids: &[u32], astray: bool) -> StandIn {
         let (rcu, first) = (self.rcu(), self.cpu(0));
         let offset = |field: &AtomicU64| (address(field) - address(first.pid)) as u32;

@@ -2,7 +2,7 @@
 //! `guard` with more than a thousand runnable vCPUs, some of whose guests lie: it stays, everybody
 //! runs, shares follow weights, and lies gain nothing. What a decision takes then is reported.
 //!
-//! So many guests would not fit in a machine. A VM is a process whose threads compute
+//! Guests in such numbers would not fit in a machine. A VM is a process whose threads compute
 //! ([`player`]), with memory that looks like a guest's ([`memory`]) and says what its [`behaviour`]
 //! is. guard is told of it by a hidden option, and has it in its arrays as it has every VM.
 

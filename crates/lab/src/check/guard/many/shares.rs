@@ -7,7 +7,7 @@
 //! measured. A turn is a slice and an extension, or what turns took in the mean, where that is
 //! more: in an emulated machine timers are late.
 
-/// What a VM had.
+/// A VM's weight, and the CPU time and turns that it had.
 #[derive(Clone, Copy)]
 pub struct Had {
     pub weight: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What two looks at everything say: who had how much, and what scheduling took.
+//! The verdict of two looks at everything: who had how much, and what scheduling took.
 
 use super::shares::{Had, Share, shares};
 use super::{BUSY, LEFT_OUT, NAPPING, NAPPING_VCPUS, SLICE, Seen, VCPUS};
@@ -108,7 +108,7 @@ fn figure(
     })
 }
 
-/// What scheduling took, which depends on the machine and fails no check.
+/// The cost of scheduling, which depends on the machine and fails no check.
 fn costs(before: &Statistics, after: &Statistics, seconds: f64, text: &mut String) -> Value {
     let times = after.decision_times.since(&before.decision_times);
     let decisions = after.decisions - before.decisions;
