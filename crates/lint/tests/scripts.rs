@@ -23,6 +23,7 @@ fn the_c_library_goes_where_a_relative_path_leads() {
         "Cargo.toml",
         "crates/rcu/scripts",
         "crates/rcu/include",
+        "crates/rcu/capi/liburcu.pc.in",
         "crates/rcu/capi/reprieve.pc.in",
         "crates/hint/include",
     ];

@@ -621,7 +621,10 @@ fn two_copies_in_one_process() {
     let output =
         run(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(&copies[0]));
     let names = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(names.lines().filter(|line| !line.starts_with("use ")).count(), 0, "{names}");
+    // A small letter is the type of a local name, which nobody else sees.
+    let exported = |line: &&str| line.split(' ').nth(1).is_some_and(|t| t != t.to_lowercase());
+    let exported: Vec<_> = names.lines().filter(exported).collect();
+    assert!(exported.iter().all(|line| line.starts_with("use ")) && exported.len() == 1, "{names}");
 }
 
 /// Each takes static TLS, of which a program that opens them late has little.
