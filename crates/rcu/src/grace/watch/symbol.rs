@@ -230,6 +230,7 @@ mod tests {
     /// a report.
     #[test]
     #[cfg_attr(target_feature = "crt-static", ignore = "a static program opens no plugin")]
+    #[cfg_attr(target_arch = "aarch64", ignore = "`cc` compiles for the machine that emulates")]
     fn a_finalizer_may_wait_for_a_report() {
         let file = std::env::temp_dir().join(format!("finalizer-{}", std::process::id()));
         let (source, image) = (file.with_extension("c"), file.with_extension("so"));
