@@ -10,6 +10,7 @@ use reprieve_lab::process::Cancel;
 use reprieve_lab::protocol::{Command, Workload};
 use reprieve_watch::model::{Class, Event as Seen, Histogram, Snapshot, Vcpu, VcpuNow, VmState};
 use reprieve_watch::{GraceWait, GraceWaits, Watch};
+use rustix::thread::{CpuSet, Pid};
 use std::time::Instant;
 
 fn count(histogram: &Histogram) -> u64 {
@@ -22,10 +23,11 @@ fn ready(vcpu: &Vcpu) -> u64 {
     off + vcpu.wakes.total_ns
 }
 
-/// The same by the scheduler's own count.
-fn run_delay(pid: u32, tid: u32) -> u64 {
+/// The same by the scheduler's own count, and how often it had a CPU.
+fn run_delay(pid: u32, tid: u32) -> (u64, u64) {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).unwrap();
-    text.split_whitespace().nth(1).unwrap().parse().unwrap()
+    let field = |n| text.split_whitespace().nth(n).unwrap().parse().unwrap();
+    (field(1), field(2))
 }
 
 /// Time accounted for up to `now`: on a CPU, ready and given up.
@@ -179,16 +181,44 @@ fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
     assert!(gone.is_none_or(|gone| preemptions(&gone.vcpus[0]) > 0), "what was counted stays");
 }
 
-/// The guest runs nothing beside threads that want all CPUs: within 5 %.
+/// The CPUs that this test may use.
+fn cpus() -> Vec<CpuSet> {
+    let all = rustix::thread::sched_getaffinity(None).unwrap();
+    let one = |cpu| {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        set
+    };
+    (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)).map(one).collect()
+}
+
+fn pin(tid: u32, cpus: &CpuSet) {
+    let _ = rustix::thread::sched_setaffinity(Pid::from_raw(tid as i32), cpus);
+}
+
+/// The guest runs nothing beside threads that want all CPUs: within 5 %. A vCPU may not migrate:
+/// Linux 6.12 and newer count the sleep of a thread that the load balancer moved before its delayed
+/// dequeue as a wait for a CPU.
 fn an_idle_guests_ready_time_is_that_of_the_scheduler(watch: &mut Watch, pid: u32) {
+    // The scheduler also counts a vCPU's wait before the first event that `watch` sees of the vCPU.
+    wait_for(watch, "an event of each vCPU", |vm| {
+        !vm.vcpus.iter().any(|vcpu| matches!(vcpu.now, VcpuNow::Unseen))
+    });
+    let all = rustix::thread::sched_getaffinity(None).unwrap();
+    let tids: Vec<u32> =
+        watch.snapshot().unwrap().vms[0].vcpus.iter().map(|vcpu| vcpu.tid).collect();
+    tids.iter().zip(cpus().iter().cycle()).for_each(|(tid, cpu)| pin(*tid, cpu));
+    let turns = || tids.iter().map(|tid| run_delay(pid, *tid).1).collect::<Vec<_>>();
+    let (pinned, mut wait) = (turns(), Wait::new("a turn of each vCPU after its last migration"));
+    while turns().iter().zip(&pinned).any(|(now, then)| now == then) {
+        wait.pause(String::new);
+    }
     // Each total was read between the two sums of the scheduler's.
     let mut look = || {
-        let delays = |tids: &[u32]| tids.iter().map(|tid| run_delay(pid, *tid)).sum::<u64>();
-        let tids: Vec<u32> =
-            watch.snapshot().unwrap().vms[0].vcpus.iter().map(|vcpu| vcpu.tid).collect();
-        let before = delays(&tids);
-        let all = watch.snapshot().unwrap().vms[0].vcpus.iter().map(ready).sum::<u64>();
-        (before, all, delays(&tids))
+        let delays = || tids.iter().map(|tid| run_delay(pid, *tid).0).sum::<u64>();
+        let before = delays();
+        let ready = watch.snapshot().unwrap().vms[0].vcpus.iter().map(ready).sum::<u64>();
+        (before, ready, delays())
     };
     let (first, mut wait) = (look(), Wait::new("waits for a CPU"));
     loop {
@@ -197,6 +227,7 @@ fn an_idle_guests_ready_time_is_that_of_the_scheduler(watch: &mut Watch, pid: u3
         if least > 500_000_000 {
             let seen = now.1 - first.1;
             assert!(seen * 100 >= least * 95 && seen * 100 <= most * 105, "{least} {seen} {most}");
+            tids.iter().for_each(|tid| pin(*tid, &all));
             return;
         }
         wait.pause(|| format!("{first:?} {now:?}"));
@@ -238,18 +269,19 @@ fn a_starved_vm_is_not_paused_and_a_stopped_one_is(watch: &mut Watch, pid: u32) 
 }
 
 /// Lets `tids` run in the time that threads on the same CPU leave, until the result is dropped.
-fn starve(tids: impl Iterator<Item = i32>) -> impl Drop {
-    let first = rustix::thread::sched_getaffinity(None).unwrap();
-    let first = (0..).find(|&cpu| first.is_set(cpu)).unwrap();
-    let mut one = rustix::thread::CpuSet::new();
-    one.set(first);
+fn starve(tids: impl Iterator<Item = u32>) -> impl Drop {
+    let one = cpus()[0];
     for tid in tids {
         let idle = libc::sched_param { sched_priority: 0 };
         // SAFETY: a thread of a VMM of this test; the parameters are a local variable.
-        unsafe { libc::sched_setscheduler(tid, libc::SCHED_IDLE, &idle) };
-        let _ = rustix::thread::sched_setaffinity(rustix::thread::Pid::from_raw(tid), &one);
+        unsafe { libc::sched_setscheduler(tid as i32, libc::SCHED_IDLE, &idle) };
+        pin(tid, &one);
     }
-    spin_on(1, move || rustix::thread::sched_setaffinity(None, &one).unwrap())
+    // 30,000 times the weight of `SCHED_IDLE`: the others wait for half a minute at a time.
+    spin_on(1, move || {
+        rustix::thread::sched_setaffinity(None, &one).unwrap();
+        rustix::process::setpriority_process(None, -20).unwrap();
+    })
 }
 
 /// Whether grace periods were seen to wait for vCPUs that ran, for ones that had lost their CPU in
