@@ -35,10 +35,10 @@ pub struct ResultsArgs {
     /// Kernel of the guests: deb:VERSION or the path of a vmlinuz
     #[arg(long, default_value = DEFAULT_KERNEL)]
     guest_kernel: String,
-    /// Directory of the runs; finished ones are kept
+    /// Directory of the runs, with all records
     #[arg(long, value_name = "DIR", default_value = "lab-results/matrix")]
     runs: PathBuf,
-    /// Directory for lab.md and lab.html
+    /// Directory for lab.md, lab.html and the summaries of finished cells, which are kept
     #[arg(long, value_name = "DIR", default_value = "results")]
     out: PathBuf,
     /// Measure nothing: only write the page
@@ -54,7 +54,8 @@ pub fn main(args: ResultsArgs) -> Result<()> {
         phase: args.phase,
         warmup: args.warmup,
         guest_kernel: args.guest_kernel,
-        dir: args.runs,
+        runs: args.runs,
+        out: args.out,
         command: command_line(),
     };
     matrix.check()?;
@@ -68,10 +69,10 @@ pub fn main(args: ResultsArgs) -> Result<()> {
             progress: &*progress,
             cancel: &cancel,
         };
-        ran = matrix.run(around, &mut || results::write(&matrix.dir, &args.out));
+        ran = matrix.run(around, &mut || results::write(&matrix.out));
         progress.finish();
     }
-    results::write(&matrix.dir, &args.out)?;
-    print(&format!("results: {}\n", args.out.join("lab.md").display()))?;
+    results::write(&matrix.out)?;
+    print(&format!("results: {}\n", matrix.out.join("lab.md").display()))?;
     Ok(ran?)
 }

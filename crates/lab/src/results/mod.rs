@@ -2,8 +2,8 @@
 //! The matrix of experiments, sizes of the host and policies, and the page about it.
 //!
 //! A cell is one run of an experiment on a lab host of one size, under all [`POLICIES`]. Cells are
-//! independent: a finished one is kept, so a matrix that takes hours is measured in parts. The page
-//! is made from the cells that are there, whenever.
+//! independent. The summary of a finished cell is kept beside the page, in version control: several
+//! machines can measure a matrix that takes hours. The page is made from the cells that are there.
 
 mod page;
 
@@ -42,8 +42,10 @@ pub struct Matrix {
     pub phase: Option<Duration>,
     pub warmup: Option<Duration>,
     pub guest_kernel: String,
-    /// Directory of the cells.
-    pub dir: PathBuf,
+    /// Directory of the runs, with all records.
+    pub runs: PathBuf,
+    /// Directory of the page and of the finished cells.
+    pub out: PathBuf,
     pub command: String,
 }
 
@@ -55,16 +57,15 @@ pub struct Cell {
     pub summary: Option<Summary>,
 }
 
-/// All cells, those that are finished with their results. Cells that are not part of the matrix are
-/// found if they were measured.
-pub fn cells(dir: &Path) -> Vec<Cell> {
+/// All cells, those that are finished with their results.
+pub fn cells(out: &Path) -> Vec<Cell> {
     let of_size = |(cpus, paper): (u32, bool)| {
         let names = experiments::ALL.iter().map(|experiment| experiment.name());
         let names = names.filter(move |name| with_vms(name) && (!paper || PAPER.contains(name)));
         names.map(move |experiment| Cell {
             experiment,
             cpus,
-            summary: finished(dir, experiment, cpus),
+            summary: finished(&kept(out, experiment, cpus)),
         })
     };
     SIZES.into_iter().flat_map(of_size).collect()
@@ -75,13 +76,14 @@ fn with_vms(experiment: &str) -> bool {
     experiment != "threads"
 }
 
-fn place(dir: &Path, experiment: &str, cpus: u32) -> PathBuf {
-    dir.join(format!("{cpus}-cpus")).join(experiment)
+/// The file of a finished cell.
+fn kept(out: &Path, experiment: &str, cpus: u32) -> PathBuf {
+    out.join("cells").join(format!("{cpus}-{experiment}.json"))
 }
 
 /// The results of a cell, if it was measured to its end.
-fn finished(dir: &Path, experiment: &str, cpus: u32) -> Option<Summary> {
-    let text = fs::read(place(dir, experiment, cpus).join(SUMMARY_FILE)).ok()?;
+fn finished(path: &Path) -> Option<Summary> {
+    let text = fs::read(path).ok()?;
     let summary: Summary = serde_json::from_slice(&text).ok()?;
     summary.complete.then_some(summary)
 }
@@ -116,7 +118,7 @@ impl Matrix {
             (self.experiments.is_empty() || self.experiments.iter().any(named))
                 && (self.sizes.is_empty() || self.sizes.contains(&cell.cpus))
         };
-        let open: Vec<Cell> = cells(&self.dir)
+        let open: Vec<Cell> = cells(&self.out)
             .into_iter()
             .filter(|cell| asked(cell) && cell.summary.is_none())
             .collect();
@@ -140,7 +142,7 @@ impl Matrix {
     }
 
     fn measure(&self, cell: &Cell, around: Around) -> Result<()> {
-        let out = place(&self.dir, cell.experiment, cell.cpus);
+        let out = self.runs.join(format!("{}-cpus", cell.cpus)).join(cell.experiment);
         // The directory's results are not complete.
         match fs::remove_dir_all(&out) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -171,14 +173,27 @@ impl Matrix {
             again: MOST_AGAIN,
             kernel: None,
         };
-        run::run(&[request], &Settings { bed, out }, around, &mut |_| {})
+        let summary = out.join(SUMMARY_FILE);
+        run::run(&[request], &Settings { bed, out }, around, &mut |_| {})?;
+        self.keep(cell, &summary)
+    }
+
+    fn keep(&self, cell: &Cell, summary: &Path) -> Result<()> {
+        if finished(summary).is_none() {
+            return Ok(());
+        }
+        let kept = kept(&self.out, cell.experiment, cell.cpus);
+        let parent = kept.parent().unwrap_or(&self.out);
+        fs::create_dir_all(parent).map_err(Error::io(parent))?;
+        fs::copy(summary, &kept).map_err(Error::io(&kept))?;
+        Ok(())
     }
 }
 
-/// Writes `lab.md` and `lab.html` to `out`, from the cells in `dir`.
-pub fn write(dir: &Path, out: &Path) -> Result<()> {
+/// Writes `lab.md` and `lab.html` to `out`, from the cells there.
+pub fn write(out: &Path) -> Result<()> {
     fs::create_dir_all(out).map_err(Error::io(out))?;
-    let cells = cells(dir);
+    let cells = cells(out);
     for (name, text) in [("lab.md", page::markdown(&cells)), ("lab.html", page::html(&cells))] {
         let path = out.join(name);
         reprieve_page::write(&path, text.as_bytes()).map_err(Error::io(&path))?;

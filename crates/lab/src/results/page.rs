@@ -11,8 +11,15 @@ use reprieve_page::{Page, document};
 use std::fmt::Write;
 
 /// Rows of a run's table that are columns here.
-const FIGURES: [&str; 6] =
-    ["gp_mean", "gp_p90", "gp_max", "throughput", "memory_peak", "host_cpu_subject"];
+const FIGURES: [&str; 7] = [
+    "gp_mean",
+    "gp_p90",
+    "gp_max",
+    "throughput",
+    "memory_peak",
+    "host_cpu_subject",
+    "critical_preemptions",
+];
 
 const TITLE: &str = "Results of the lab";
 
