@@ -181,9 +181,11 @@ __noinline u64 per_cpu(void)
 	return all / (settings.online ? settings.online : 1);
 }
 
+/* A copy for the policy. The source stays volatile: the compiler would take the
+ * zeros of the object file for its value. */
 static __always_inline void limits(struct policy_limits *out)
 {
-	*out = *(const struct policy_limits *)&settings.limits;
+	*out = settings.limits;
 }
 
 static __always_inline struct task *task_of(struct task_struct *p)

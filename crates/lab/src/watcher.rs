@@ -58,6 +58,9 @@ pub struct Totals {
     /// The waits of grace periods that were older than 20 ms then.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub long_waits: BTreeMap<String, f64>,
+    /// The processes that took most CPU time from its vCPUs, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub takers: BTreeMap<String, Preempted>,
     /// CPU time of the host that watching took.
     pub cost_ns: u64,
     /// Events that were lost, and so are missing in the figures above.
@@ -96,15 +99,16 @@ impl Preempted {
 impl Totals {
     /// The difference to an `earlier` reading.
     pub fn since(&self, earlier: &Totals) -> Totals {
-        let class = |(name, now): (&String, &Preempted)| {
-            (name.clone(), now.since(earlier.classes.get(name).copied().unwrap_or_default()))
+        let each = |now: &BTreeMap<String, Preempted>, earlier: &BTreeMap<String, Preempted>| {
+            let before = |name| earlier.get(name).copied().unwrap_or_default();
+            now.iter().map(|(name, now)| (name.clone(), now.since(before(name)))).collect()
         };
         let waits = |now: &BTreeMap<String, f64>, earlier: &BTreeMap<String, f64>| {
             let before = |name| earlier.get(name).copied().unwrap_or_default();
             now.iter().map(|(name, now)| (name.clone(), now - before(name))).collect()
         };
         Totals {
-            classes: self.classes.iter().map(class).collect(),
+            classes: each(&self.classes, &earlier.classes),
             readers: self.readers.since(earlier.readers),
             announced: self.announced.since(earlier.announced),
             grace_periods: self.grace_periods.saturating_sub(earlier.grace_periods),
@@ -114,6 +118,7 @@ impl Totals {
                 .saturating_sub(earlier.grace_periods_unseen),
             waits: waits(&self.waits, &earlier.waits),
             long_waits: waits(&self.long_waits, &earlier.long_waits),
+            takers: each(&self.takers, &earlier.takers),
             cost_ns: self.cost_ns.saturating_sub(earlier.cost_ns),
             lost: self.lost.saturating_sub(earlier.lost),
         }
@@ -122,9 +127,13 @@ impl Totals {
     /// The sum of both.
     pub fn plus(&self, other: &Totals) -> Totals {
         let mut sum = self.clone();
-        for (name, class) in &other.classes {
-            let all = sum.classes.entry(name.clone()).or_default();
-            *all = all.plus(*class);
+        for (sum, other) in
+            [(&mut sum.classes, &other.classes), (&mut sum.takers, &other.takers)]
+        {
+            for (name, preempted) in other {
+                let all = sum.entry(name.clone()).or_default();
+                *all = all.plus(*preempted);
+            }
         }
         sum.readers = sum.readers.plus(other.readers);
         sum.announced = sum.announced.plus(other.announced);
