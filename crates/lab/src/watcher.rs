@@ -127,9 +127,7 @@ impl Totals {
     /// The sum of both.
     pub fn plus(&self, other: &Totals) -> Totals {
         let mut sum = self.clone();
-        for (sum, other) in
-            [(&mut sum.classes, &other.classes), (&mut sum.takers, &other.takers)]
-        {
+        for (sum, other) in [(&mut sum.classes, &other.classes), (&mut sum.takers, &other.takers)] {
             for (name, preempted) in other {
                 let all = sum.entry(name.clone()).or_default();
                 *all = all.plus(*preempted);
