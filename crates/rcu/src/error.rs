@@ -9,9 +9,6 @@ pub enum Error {
     TooManyDomains,
     /// A callback asked to wait until callbacks have run.
     InCallback,
-    /// A thread asked to wait until callbacks have run, one of which waits for a
-    /// [`Protected`](crate::Protected) guard of this thread's.
-    Protecting,
     /// This process may not give its threads real-time priority.
     Boost,
     /// A signal cannot be used to ask threads for their stacks.
@@ -38,9 +35,6 @@ impl std::fmt::Display for Error {
                 "signal {signal} has a handler already, or is no real-time signal ({} to {}): choose another for stacks",
                 libc::SIGRTMIN(),
                 libc::SIGRTMAX()
-            ),
-            Error::Protecting => f.write_str(
-                "this thread protects a node that is being retired, and barrier() waits until it is freed: drop the Protected guard first",
             ),
         }
     }

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Cell, FOR_EVER, Never};
 use reprieve::{Cap, Domain, Engine, Guard, Protected, Qsbr, QsbrGuard};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -391,41 +391,59 @@ fn a_domain_can_be_dropped_while_a_polled_grace_period_sleeps() {
     }
 }
 
-/// With many slots in use, and while another thread's barrier waits for this thread.
+/// Those of this thread, or of another, before a look has found them and after. The callbacks of
+/// other nodes have run, and that of the node runs at the first barrier after the guard.
 #[test]
-fn barrier_by_a_thread_that_protects_a_retired_node_is_an_error() {
+fn barrier_waits_for_no_guard() {
     for (engine, single) in engines().into_iter().zip([false, true, false, true]) {
-        let domain =
-            Arc::new(Domain::builder().engine(engine).single_list(single).build().unwrap());
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let (waiter, other) = (domain.clone(), domain.clone());
-        let cell = Arc::new(Cell::new(1));
-        let theirs = cell.clone();
-        thread::spawn(move || {
-            // SAFETY: used through this domain only.
-            let mut guards: Vec<_> =
-                (0..600).filter_map(|_| unsafe { waiter.protect(&theirs.node()) }).collect();
-            // Protected, but not retired.
-            assert_eq!(waiter.barrier(), Ok(()));
-            // SAFETY: as above.
-            unsafe { theirs.replace(&waiter, 2) };
-            waiter.synchronize();
-            guards.drain(..599);
-            assert_eq!(waiter.barrier(), Err(reprieve::Error::Protecting));
-            sender.send(()).unwrap();
-            // Behind a barrier of another thread's, which waits for us.
-            thread::sleep(Duration::from_millis(20));
-            assert_eq!(waiter.barrier(), Err(reprieve::Error::Protecting));
-            assert_eq!(guards[0].value, 1);
-            guards.clear();
-            assert_eq!(waiter.barrier(), Ok(()));
-            sender.send(()).unwrap();
-        });
-        assert_eq!(receiver.recv(), Ok(()), "{engine:?}");
-        assert_eq!(other.barrier(), Ok(()));
-        assert_eq!(receiver.recv(), Ok(()), "{engine:?}");
-        assert_eq!(domain.stats().waiting, 0);
+        let domain = Domain::builder().engine(engine).single_list(single).build().unwrap();
+        let cell = Cell::new(1);
+        let barrier = |held| {
+            let ran = Arc::new(AtomicUsize::new(0));
+            let count = ran.clone();
+            domain.defer(move || _ = count.fetch_add(1, SeqCst));
+            assert_eq!(domain.barrier(), Ok(()));
+            let stats = domain.stats();
+            assert_eq!((ran.load(SeqCst), stats.waiting, stats.held), (1, held, held));
+        };
+        // SAFETY: used through this domain only.
+        let mut guards: Vec<_> =
+            (0..600).filter_map(|_| unsafe { domain.protect(&cell.node()) }).collect();
+        barrier(0);
+        // SAFETY: as above.
+        unsafe { cell.replace(&domain, 2) };
+        for round in 0..3 {
+            barrier(1);
+            thread::scope(|scope| _ = scope.spawn(|| barrier(1)));
+            assert_eq!(guards[0].value, 1, "{engine:?}");
+            guards.truncate(300 >> round);
+        }
+        guards.clear();
+        barrier(0);
     }
+}
+
+/// The rest of the domain goes on, and the node goes with the domain.
+#[test]
+fn a_forgotten_guard_keeps_one_node_and_no_barrier() {
+    static DROPPED: AtomicUsize = AtomicUsize::new(0);
+    struct Counted;
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            DROPPED.fetch_add(1, SeqCst);
+        }
+    }
+    let domain = Domain::builder().build().unwrap();
+    let cell = reprieve::structures::Cell::new_in(Counted, &domain);
+    std::mem::forget(cell.protect());
+    for i in 0..100 {
+        cell.store(Counted);
+        assert_eq!(domain.barrier(), Ok(()));
+        assert_eq!((DROPPED.load(SeqCst), domain.stats().held), (i, 1));
+    }
+    drop(cell);
+    drop(domain);
+    assert_eq!(DROPPED.load(SeqCst), 101);
 }
 
 #[test]

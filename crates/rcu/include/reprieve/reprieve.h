@@ -181,9 +181,9 @@ void reprieve_retire(const void *node, struct reprieve_head *head, reprieve_func
 void reprieve_defer(void (*function)(void *argument), void *argument);
 
 /*
- * Waits until every callback registered before has run. Not inside a section. 0, or EDEADLK: in a
- * callback, or if a callback waits for a node that this thread protects. Then some have not run,
- * and what they use must stay.
+ * Waits until every callback registered before has run, except those of reprieve_retire whose node
+ * a thread protects: what they use must stay until the node is let go. Not inside a section. 0, or
+ * EDEADLK in a callback, which would wait for itself.
  */
 int reprieve_barrier(void);
 

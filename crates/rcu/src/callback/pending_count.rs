@@ -123,11 +123,8 @@ impl Phase {
 
     /// Returns when the callbacks registered before have run. `drain` waits until no callback of
     /// the phase that it is given waits. One caller at a time.
-    pub(crate) fn barrier<E>(
-        &self,
-        mut drain: impl FnMut(usize) -> Result<(), E>,
-    ) -> Result<(), E> {
-        (0..2).try_for_each(|_| drain(self.change()))
+    pub(crate) fn barrier(&self, mut drain: impl FnMut(usize)) {
+        (0..2).for_each(|_| drain(self.change()));
     }
 
     /// Registrations use the other half from now on, unless they have read the phase

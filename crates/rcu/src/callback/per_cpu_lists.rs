@@ -19,6 +19,8 @@ use crate::platform::sync::{AtomicU32, Ordering};
 #[cfg(not(loom))]
 use crate::platform::sync::{AtomicU64, fence};
 use crate::thread::buffer::{Access, Buffer};
+#[cfg(not(loom))]
+use crate::thread::head::HELD;
 use crate::thread::head::{Head, LEAF, PHASE};
 use crate::thread::list::{Chain, List};
 use crate::thread::load::Load;
@@ -465,21 +467,19 @@ impl PerCpuLists {
         own.is_none()
     }
 
-    /// The callbacks on a CPU's lists, by phase.
-    pub(crate) fn listed(&self, lane: usize) -> [Load; 2] {
-        let mut loads = [Load::NONE; 2];
+    /// Adds up the callbacks on a CPU's lists.
+    pub(crate) fn add_up(&self, lane: usize, sums: &mut Sums) {
         for list in &self.lanes[lane].lists {
             let chain = list.take();
             // SAFETY: the only thread, and the lists are consistent.
             unsafe {
-                add_up(chain, &mut loads);
+                add_up(chain, sums);
                 if !chain.is_null() {
                     let chain = Chain::of(chain);
                     list.push(chain.first, chain.last);
                 }
             }
         }
-        loads
     }
 }
 
@@ -489,17 +489,31 @@ fn others<'a>(registry: &'a Registry, own: Option<&'a Record>) -> impl Iterator<
     registry.records().filter(move |r| !own.is_some_and(|own| std::ptr::eq(own, *r)))
 }
 
+/// The sums that callbacks are counted in: one per phase of the pending count, and that of those
+/// that wait for guards only.
+#[cfg(not(loom))]
+pub(crate) type Sums = [Load; 3];
+
+#[cfg(not(loom))]
+pub(crate) const GUARDED: usize = 2;
+
+/// The sum that a callback is in.
+#[cfg(not(loom))]
+pub(crate) fn sum_of(head: &Head) -> usize {
+    if head.flags & HELD != 0 { GUARDED } else { (head.flags & PHASE) as usize }
+}
+
 /// Adds a chain's callbacks to the sums.
 ///
 /// # Safety
 /// The chain is the caller's alone.
 #[cfg(not(loom))]
-pub(crate) unsafe fn add_up(chain: *mut Head, loads: &mut [Load; 2]) {
+pub(crate) unsafe fn add_up(chain: *mut Head, sums: &mut Sums) {
     let mut next = chain;
     // SAFETY: the caller's promise.
     while let Some(head) = unsafe { next.as_ref() } {
-        let phase = (head.flags & PHASE) as usize;
-        loads[phase] = loads[phase].add(Load::one(head.units));
+        let sum = &mut sums[sum_of(head)];
+        *sum = sum.add(Load::one(head.units));
         next = head.next;
     }
 }

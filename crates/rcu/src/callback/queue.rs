@@ -15,16 +15,16 @@
 //! The lock is held while callbacks run. A fork waits for it, and the thread that runs them lets it
 //! pass between two callbacks.
 
-use super::per_cpu_lists::{Lane, add_up};
+use super::per_cpu_lists::{GUARDED, Lane, Sums, add_up, sum_of};
 use super::reclaimer::Reclaimer;
 use super::worker_wait::WorkerWait;
 use crate::grace::sequence::GpSeq;
 use crate::platform::fork;
 use crate::platform::lock::Lock;
-use crate::thread::head::{self, Head, LEAF, PHASE};
+use crate::thread::head::{self, HELD, Head, LEAF};
 use crate::thread::list::{Chain, List, fetch};
 use crate::thread::load::Load;
-use crate::thread::slots::{ProtectedNodes, Slots};
+use crate::thread::slots::ProtectedNodes;
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,10 +39,8 @@ struct Batch {
     ready: *mut Head,
     /// Callbacks whose grace period is over, but whose node was in a slot at the last look.
     held: *mut Head,
-    /// The load of `held`, which is a part of `Queue::held`.
-    held_load: Load,
-    /// The load of callbacks that have run, or run now, and are still in the pending count.
-    unsettled: [Load; 2],
+    /// The load of callbacks that have run, or run now, and are still counted.
+    unsettled: Sums,
 }
 
 impl Batch {
@@ -51,8 +49,7 @@ impl Batch {
         cookie: GpSeq(0),
         ready: null_mut(),
         held: null_mut(),
-        held_load: Load::NONE,
-        unsettled: [Load::NONE; 2],
+        unsettled: [Load::NONE; 3],
     };
 }
 
@@ -66,8 +63,8 @@ pub(crate) struct Queue {
     pub(crate) missed: AtomicBool,
     /// The batch is not empty.
     loaded: AtomicBool,
-    /// The load of `Batch::held` and `aside`: callbacks that wait for guards, not for a grace
-    /// period.
+    /// The load of callbacks that wait for guards, not for a grace period ([`HELD`]). Written under
+    /// the lock.
     held: AtomicU64,
     /// Callbacks that wait for guards, from threads that helped.
     aside: List,
@@ -117,20 +114,27 @@ impl Queue {
         }
     }
 
-    /// The callbacks that wait for guards.
+    /// The callbacks that wait for guards. Acquires what those have done that did.
     pub(crate) fn held(&self) -> Load {
-        Load::from_bits(self.held.load(Ordering::Relaxed))
+        Load::from_bits(self.held.load(Ordering::Acquire))
     }
 
-    /// Hands callbacks to the worker whose grace period is over, but whose nodes are in slots.
+    /// A look has found the node of this callback in a slot. Under the lock.
+    fn hold(&self, reclaimer: &Reclaimer, head: &mut Head) {
+        if head.flags & HELD == 0 {
+            let (sum, load) = (sum_of(head), Load::one(head.units));
+            head.flags |= HELD;
+            self.held.fetch_add(load.bits(), Ordering::Relaxed);
+            self.lane(reclaimer).pending.finish(sum, load);
+        }
+    }
+
+    /// Hands callbacks to the worker whose grace period is over, but whose nodes are in slots. The
+    /// worker counts them as such: a barrier must not miss those that are in nobody's chain yet.
     ///
     /// # Safety
     /// The chain, not empty, is the caller's alone, and in the pending count.
     pub(crate) unsafe fn set_aside(&self, chain: Chain) {
-        let mut loads = [Load::NONE; 2];
-        // SAFETY: the caller's promise.
-        unsafe { add_up(chain.first, &mut loads) };
-        self.held.fetch_add(loads[0].add(loads[1]).bits(), Ordering::Relaxed);
         // SAFETY: the caller's promise.
         unsafe { self.aside.push(chain.first, chain.last) };
         self.worker.notify();
@@ -198,13 +202,8 @@ impl Queue {
         if !batch.waiting.is_null() && reclaimer.grace.done(batch.cookie) {
             batch.waiting = join(batch.waiting, &mut batch.ready);
         }
-        let (aside, mut loads) = (self.aside.take(), [Load::NONE; 2]);
-        // SAFETY: ours since it was taken.
-        unsafe { add_up(aside, &mut loads) };
-        join(aside, &mut batch.ready);
+        join(self.aside.take(), &mut batch.ready);
         batch.held = join(batch.held, &mut batch.ready);
-        let looked_at = std::mem::take(&mut batch.held_load).add(loads[0]).add(loads[1]);
-        self.held.fetch_sub(looked_at.bits(), Ordering::Relaxed);
         #[cfg(reprieve_fault)]
         let protected = early.unwrap_or_else(|| reclaimer.scan());
         #[cfg(not(reprieve_fault))]
@@ -223,26 +222,6 @@ impl Queue {
     /// Whether this thread is running callbacks of this queue.
     pub(crate) fn running_here(&self) -> bool {
         crate::thread::running() == std::ptr::from_ref(self) as usize
-    }
-
-    /// Whether a callback, of one phase or of either, waits for a guard of the thread with these
-    /// slots. May miss one while a step is being done.
-    pub(crate) fn waits_for(&self, slots: &Slots, phase: Option<usize>) -> bool {
-        if self.held.load(Ordering::Relaxed) == 0 || !self.lock.try_lock() {
-            return false;
-        }
-        // SAFETY: under the lock, which the chain's heads belong to.
-        let first: Option<&Head> = unsafe { (*self.batch.get()).held.as_ref() };
-        let held = std::iter::successors(first, |head| {
-            // SAFETY: as above.
-            unsafe { head.next.as_ref() }
-        });
-        let ours = |head: &Head| {
-            phase.is_none_or(|p| p == (head.flags & PHASE) as usize) && slots.hold(head.node)
-        };
-        let found = held.into_iter().any(ours);
-        self.lock.unlock();
-        found
     }
 
     fn lock_for(&self, who: Who) -> bool {
@@ -272,11 +251,9 @@ impl Queue {
                 (*self.batch.get()).ready = head.next;
                 fetch(head.next);
                 if head.node != 0 && protected.contains(head.node) {
+                    self.hold(reclaimer, head);
                     head.next = (*self.batch.get()).held;
-                    let batch = &mut *self.batch.get();
-                    batch.held = head;
-                    batch.held_load = batch.held_load.add(Load::one(head.units));
-                    self.held.fetch_add(Load::one(head.units).bits(), Ordering::Relaxed);
+                    (*self.batch.get()).held = head;
                     continue;
                 }
                 if helper && head.flags & LEAF == 0 {
@@ -284,7 +261,7 @@ impl Queue {
                     kept = head;
                     continue;
                 }
-                let unsettled = &mut (*self.batch.get()).unsettled[(head.flags & PHASE) as usize];
+                let unsettled = &mut (*self.batch.get()).unsettled[sum_of(head)];
                 *unsettled = unsettled.add(Load::one(head.units));
                 (*thread).running = std::ptr::from_ref(self) as usize;
                 head::run(head);
@@ -310,10 +287,15 @@ impl Queue {
     /// Under the lock.
     unsafe fn settle(&self, reclaimer: &Reclaimer) {
         // SAFETY: the caller's promise.
-        let unsettled = unsafe { &mut (*self.batch.get()).unsettled };
-        for (phase, load) in unsettled.iter_mut().enumerate() {
+        let unsettled = std::mem::take(unsafe { &mut (*self.batch.get()).unsettled });
+        for (sum, load) in unsettled.into_iter().enumerate() {
             reclaimer.stats.run.fetch_add(load.callbacks(), Ordering::Relaxed);
-            self.lane(reclaimer).pending.finish(phase, std::mem::take(load));
+            if sum == GUARDED {
+                // Release: as in `finish`.
+                self.held.fetch_sub(load.bits(), Ordering::Release);
+            } else {
+                self.lane(reclaimer).pending.finish(sum, load);
+            }
         }
         reclaimer.notice_progress();
     }
@@ -337,28 +319,27 @@ impl Queue {
             }
             batch.ready = join(batch.ready, &mut batch.waiting);
             batch.held = join(batch.held, &mut batch.waiting);
-            batch.held_load = Load::NONE;
         }
         join(self.aside.take(), &mut batch.waiting);
-        self.held.store(batch.held_load.bits(), Ordering::Relaxed);
         batch.cookie = reclaimer.grace.cookie();
         self.note_load(batch);
+        // SAFETY: the only thread.
+        let [first, second, held] = unsafe { self.count(reclaimer) };
+        self.held.store(held.bits(), Ordering::Relaxed);
         if recount {
-            // SAFETY: the only thread.
-            self.lane(reclaimer).pending.set(unsafe { self.count(reclaimer) });
+            self.lane(reclaimer).pending.set([first, second]);
         }
     }
 
-    /// The callbacks on the lists and in the batch, by phase.
+    /// The callbacks on the lists and in the batch.
     ///
     /// # Safety
     /// Under the lock.
-    pub(super) unsafe fn count(&self, reclaimer: &Reclaimer) -> [Load; 2] {
+    pub(super) unsafe fn count(&self, reclaimer: &Reclaimer) -> Sums {
         // SAFETY: the caller's promise.
         let batch = unsafe { &*self.batch.get() };
         let mut loads = batch.unsettled;
-        let listed = reclaimer.lists.listed(self.index);
-        loads.iter_mut().zip(listed).for_each(|(load, l)| *load = load.add(l));
+        reclaimer.lists.add_up(self.index, &mut loads);
         for chain in [batch.waiting, batch.ready, batch.held] {
             // SAFETY: the chains are consistent, and nobody else's.
             unsafe { add_up(chain, &mut loads) };

@@ -6,7 +6,6 @@ use super::limits::Cap;
 use super::per_cpu_lists::{Lanes, PerCpuLists};
 use super::queue::{Queue, Who};
 use super::unserved::Unserved;
-use crate::error::Error;
 use crate::grace::periods::GracePeriods;
 use crate::grace::sequence::GpSeq;
 use crate::grace::stats::{CallbackStats, Stats};
@@ -179,8 +178,12 @@ impl Reclaimer {
 
     /// The callbacks that wait, except those that wait for guards only. Never too few.
     pub(crate) fn load(&self) -> Load {
-        let held = self.queues.iter().fold(Load::NONE, |sum, q| sum.add(q.held()));
-        self.lists.load().less_or_none(held)
+        self.lists.load()
+    }
+
+    /// The callbacks that wait for guards only.
+    fn held(&self) -> Load {
+        self.queues.iter().fold(Load::NONE, |sum, q| sum.add(q.held()))
     }
 
     pub(crate) fn over_cap(&self) -> bool {
@@ -237,35 +240,31 @@ impl Reclaimer {
         queues.all(|(index, q)| !q.lacks_worker(self) || self.ensure_worker(index));
     }
 
-    /// Whether a callback waits for a guard of this thread: then the thread must not wait for the
-    /// callback. See `Queue::waits_for`.
-    fn waits_for_us(&self, phase: Option<usize>) -> bool {
-        self.grace
-            .own_record()
-            .is_some_and(|r| self.queues.iter().any(|q| q.waits_for(&r.slots, phase)))
-    }
-
-    /// See `Domain::barrier`. An error if it would never end, because of this thread's own guards.
-    pub(crate) fn barrier(self: &Arc<Reclaimer>) -> Result<(), Error> {
-        /// How often to look for callbacks that wait for our own guards. Once is not enough: other
-        /// threads may retire a node that we protect while we wait.
-        const LOOK: Duration = Duration::from_millis(1);
+    /// See `Domain::barrier`.
+    ///
+    /// Callbacks that a look has found to wait for guards are in no phase, so nobody waits for
+    /// them. One whose guard has gone since that look must run: hence a look at all of them.
+    pub(crate) fn barrier(self: &Arc<Reclaimer>) {
         let _cancel = CancelDisabled::new();
-        while !self.barrier_lock.lock_for(Some(LOOK)) {
-            // The holder of the lock waits for that callback, or we shall.
-            if self.waits_for_us(None) {
-                return Err(Error::Protecting);
+        self.barrier_lock.lock();
+        self.grace.urgency.begin();
+        self.lists.phase().barrier(|phase| self.drain(phase));
+        let queues = self.queues.iter().enumerate();
+        for (index, queue) in queues.filter(|(_, q)| q.held() != Load::NONE) {
+            queue.step(self, Who::Barrier);
+            // The step may have left callbacks of which the worker does not know.
+            if self.ensure_worker(index) {
+                queue.worker.wake();
             }
         }
-        self.grace.urgency.begin();
-        let result = self.lists.phase().barrier(|phase| self.drain(phase, LOOK));
         self.grace.urgency.end();
         self.barrier_lock.unlock();
-        result
     }
 
-    /// Waits until no callback of this phase waits.
-    fn drain(self: &Arc<Reclaimer>, phase: usize, look: Duration) -> Result<(), Error> {
+    /// Waits until no callback of this phase waits, but for guards.
+    fn drain(self: &Arc<Reclaimer>, phase: usize) {
+        /// How often to look.
+        const LOOK: Duration = Duration::from_millis(1);
         /// After this time, find out whether owners of callbacks are dead.
         const DOUBT: Duration = Duration::from_millis(100);
         let doubt = Instant::now() + DOUBT;
@@ -289,12 +288,8 @@ impl Reclaimer {
                     self.unserved.note();
                 }
             }
-            self.progress.sleep_unless(look, || self.lists.waiting(phase) == Load::NONE);
-            if self.waits_for_us(Some(phase)) {
-                return Err(Error::Protecting);
-            }
+            self.progress.sleep_unless(LOOK, || self.lists.waiting(phase) == Load::NONE);
         }
-        Ok(())
     }
 
     /// Has a grace period run in the background.
@@ -347,11 +342,13 @@ impl Reclaimer {
             let idle = record.buffer.idle_load();
             (unused, ran) = (unused.add(idle.0), ran.add(idle.1));
         }
-        let load = self.lists.load().less_or_none(unused.add(ran));
+        let held = self.held();
+        let load = self.lists.load().less_or_none(unused.add(ran)).add(held);
         Stats {
             grace_periods: self.grace.latency(),
             waiting: load.callbacks(),
             waiting_bytes: load.bytes(),
+            held: held.callbacks(),
             run: self.stats.run.load(Ordering::Relaxed) + self.lists.ran() + ran.callbacks(),
             over_cap: self.stats.over_cap.load(Ordering::Relaxed),
             helped: self.stats.helped.load(Ordering::Relaxed),
@@ -376,8 +373,13 @@ impl Reclaimer {
         self.registry().records().for_each(|r| r.end_guards());
         // Again for callbacks that callbacks have registered: without a worker nobody else runs
         // them, and what they leave in a buffer the next domain of this index would take for its
-        // own. No guard can be left, and so no error.
-        while self.barrier().is_ok() && self.lists.load() != Load::NONE {}
+        // own. No guard can be left.
+        loop {
+            self.barrier();
+            if self.load() == Load::NONE && self.held() == Load::NONE {
+                break;
+            }
+        }
         self.stop.store(true, Ordering::SeqCst);
         // For good: a grace period in the background must not sleep through its ticks while we wait
         // for its thread.

@@ -398,15 +398,12 @@ impl Domain {
         register(self, f);
     }
 
-    /// Waits until every callback registered before has run. A callback that waits for a protected
-    /// node is waited for, too, and so are some that are registered meanwhile.
+    /// Waits until every callback registered before has run, except those whose node a
+    /// [`Protected`] guard holds. [`Stats::held`] counts those. Each runs when its guard is gone.
+    /// Waits for some that are registered meanwhile, too.
     ///
     /// # Errors
     /// [`Error::InCallback`] when called by a callback, which would wait for itself.
-    /// [`Error::Protecting`] when one of the callbacks waits for a [`Protected`] guard of this
-    /// thread's; the others may have run. (Two threads of which each waits for a guard of the
-    /// other's, one of them by other means than this function, are not found out: they wait for
-    /// ever.)
     ///
     /// # Panics
     /// As [`synchronize`](Domain::synchronize).
@@ -418,7 +415,8 @@ impl Domain {
             !self.reclaimer.grace.in_section(),
             "a thread waits for callbacks inside a read-side section of the same domain"
         );
-        self.reclaimer.barrier()
+        self.reclaimer.barrier();
+        Ok(())
     }
 
     /// Has readers reported that hold a grace period up for longer than `timeout`; `None`: none

@@ -189,6 +189,9 @@ pub struct Stats {
     pub waiting: u64,
     /// Bytes that their registrations announced, in steps of 16.
     pub waiting_bytes: u64,
+    /// Those of them that wait for [`Protected`](crate::Protected) guards only, as of the last look
+    /// into the slots.
+    pub held: u64,
     /// Callbacks run.
     pub run: u64,
     /// Registrations that found the cap exceeded.

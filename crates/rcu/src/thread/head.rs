@@ -23,6 +23,10 @@ pub struct Head {
 pub(crate) const PHASE: u32 = 1;
 /// The callback does nothing but free memory: any thread may run it, whatever locks it holds.
 pub(crate) const LEAF: u32 = 2;
+/// A look after the grace period found the node in a slot: the callback waits for guards only, and
+/// the queue counts it, not the pending count.
+#[cfg(not(loom))]
+pub(crate) const HELD: u32 = 4;
 
 impl Head {
     /// A head that waits for nothing.

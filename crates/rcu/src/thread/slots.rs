@@ -110,12 +110,6 @@ impl Slots {
         self.all().all(|s| s.load(Ordering::Relaxed) == 0)
     }
 
-    /// Whether a slot holds this node. For the owner.
-    #[cfg(not(loom))]
-    pub(crate) fn hold(&self, node: usize) -> bool {
-        self.all().any(|s| s.load(Ordering::Relaxed) == node)
-    }
-
     /// Empties all slots: the owner is gone.
     pub(crate) fn clear(&self) {
         self.all()
