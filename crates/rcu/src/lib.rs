@@ -166,7 +166,9 @@ pub use grace::watch;
 #[cfg(not(loom))]
 pub use platform::facts::Restartable;
 #[cfg(not(loom))]
-pub use read::guard::{Guard, Protected, Qsbr, QsbrGuard, ReadSide};
+pub use read::guard::{Guard, Qsbr, QsbrGuard, ReadSide};
+#[cfg(not(loom))]
+pub use read::protected::{AnyThread, OwnedProtected, Protected, ThisThread};
 #[cfg(not(loom))]
 pub use read::restart::section::{Section, Word};
 #[cfg(not(loom))]

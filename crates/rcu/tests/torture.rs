@@ -9,7 +9,7 @@
 //! (`src/platform/fault.rs`) and runs `faults_are_caught` in place of the torture itself.
 
 use reprieve::structures::List;
-use reprieve::{Cap, Domain, Engine, Head, Lookup, Part, ReadSide, Section, Traversal};
+use reprieve::{Cap, Domain, Engine, Head, Lookup, Part, Protected, ReadSide, Section, Traversal};
 use std::cell::Cell;
 #[cfg(not(reprieve_fault))]
 use std::io::Write as _;
@@ -357,18 +357,19 @@ impl Arena {
             12 => self.scan(random),
             _ => {
                 // SAFETY: as above, and nodes are retired with their address.
-                let held: Vec<_> = (0..=random.below(3) * random.below(6))
+                let mut held: Vec<_> = (0..=random.below(3) * random.below(6))
                     .filter_map(|_| unsafe { self.domain.protect(&find) })
                     .collect();
+                let detached = held.split_off(random.below(2) as usize * held.len());
+                let detached: Vec<_> = detached.into_iter().map(Protected::detach).collect();
                 for _ in 0..random.delay().min(2_000) {
                     std::hint::spin_loop();
                 }
                 if random.below(100) == 0 {
                     thread::sleep(Duration::from_micros(random.below(300)));
                 }
-                for node in &held {
-                    self.check(key, self.look(&**node));
-                }
+                held.iter().for_each(|node| self.check(key, self.look(&**node)));
+                detached.iter().for_each(|node| self.check(key, self.look(&**node)));
             }
         }
     }
@@ -824,6 +825,7 @@ fn faults_are_caught() {
         ("arm-outside", "", "", "interrupt"),
         ("arm-outside", "", "", "visit"),
         ("scan-first", "", "", ""),
+        ("pool-first", "", "", ""),
         ("let-go", "", "", ""),
         ("no-look", "", "", ""),
         ("skip-membarrier", "poll", "", ""),

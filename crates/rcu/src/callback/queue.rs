@@ -24,7 +24,7 @@ use crate::platform::lock::Lock;
 use crate::thread::head::{self, HELD, Head, LEAF};
 use crate::thread::list::{Chain, List, fetch};
 use crate::thread::load::Load;
-use crate::thread::slots::ProtectedNodes;
+use crate::thread::protected::ProtectedNodes;
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -16,9 +16,10 @@ use crate::platform::sys;
 use crate::thread;
 use crate::thread::id::DomainId;
 use crate::thread::load::Load;
+use crate::thread::pool::POOL;
+use crate::thread::protected::ProtectedNodes;
 use crate::thread::record::Record;
 use crate::thread::registry::Registry;
-use crate::thread::slots::ProtectedNodes;
 use std::cell::UnsafeCell;
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -37,6 +38,8 @@ pub(crate) struct Reclaimer {
     buffers_held: AtomicBool,
     barrier_lock: Lock,
     stop: AtomicBool,
+    /// The domain has been dropped.
+    ending: AtomicBool,
     /// For `barrier`: callbacks have run.
     progress: Event,
     /// For registrations over the cap: there is room.
@@ -142,6 +145,7 @@ impl Reclaimer {
             buffers_held: AtomicBool::new(false),
             barrier_lock: Lock::new(),
             stop: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
             progress: Event::new(),
             room: Event::new(),
             // A worker for each queue, and a thread for grace periods in the background.
@@ -151,9 +155,11 @@ impl Reclaimer {
         }
     }
 
-    /// The nodes in slots now.
+    /// The nodes in slots now. At the end of the domain all guards that are left are leaked ones,
+    /// and the pool is not this domain's to clear.
     pub(crate) fn scan(&self) -> ProtectedNodes {
-        ProtectedNodes::scan(self.registry().records().map(|r| &r.slots))
+        let pool = (!self.ending.load(Ordering::Relaxed)).then_some(&POOL);
+        ProtectedNodes::scan(self.registry().records().map(|r| &r.slots), pool)
     }
 
     pub(crate) fn stopping(&self) -> bool {
@@ -371,6 +377,7 @@ impl Reclaimer {
         let _cancel = CancelDisabled::new();
         // Guards are leaked ones: they borrow the domain. But callbacks of C may be in sections.
         self.registry().records().for_each(|r| r.end_guards());
+        self.ending.store(true, Ordering::Relaxed);
         // Again for callbacks that callbacks have registered: without a worker nobody else runs
         // them, and what they leave in a buffer the next domain of this index would take for its
         // own. No guard can be left.

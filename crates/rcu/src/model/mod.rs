@@ -44,6 +44,7 @@ pub(crate) mod tools {
     use crate::grace::urgency::Urgency;
     use crate::platform::barrier::Kind;
     use crate::platform::sync::{AtomicPtr, Ordering};
+    use crate::thread::pool::Pool;
     use crate::thread::record::Record;
     use crate::thread::registry::Registry;
     use loom::cell::UnsafeCell;
@@ -101,6 +102,7 @@ pub(crate) mod tools {
     /// A pointer, and a domain's worth of readers.
     pub(crate) struct World {
         pub(crate) registry: Registry,
+        pub(crate) pool: Pool,
         pub(crate) urgency: Urgency,
         pub(crate) pointer: AtomicPtr<Node>,
     }
@@ -109,6 +111,7 @@ pub(crate) mod tools {
         pub(crate) fn new() -> Arc<World> {
             Arc::new(World {
                 registry: Registry::new(),
+                pool: Pool::new(),
                 urgency: Urgency::new(),
                 pointer: AtomicPtr::new(Node::make(1)),
             })

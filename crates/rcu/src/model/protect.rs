@@ -5,9 +5,9 @@
 use super::tools::{Node, World, check};
 use crate::grace::heavy;
 use crate::platform::barrier::{Kind, light};
-use crate::platform::sync::Ordering;
+use crate::platform::sync::{AtomicUsize, Ordering};
+use crate::thread::protected::ProtectedNodes;
 use crate::thread::record::Record;
-use crate::thread::slots::ProtectedNodes;
 use loom::sync::Arc;
 use loom::thread;
 
@@ -97,9 +97,13 @@ fn reclaim(world: &World) {
 }
 
 fn free_unless_protected(world: &World, node: *mut Node) {
-    if !ProtectedNodes::scan(world.registry.records().map(|r| &r.slots)).contains(node as usize) {
+    if !scan(world).contains(node as usize) {
         Node::free(node);
     }
+}
+
+fn scan(world: &World) -> ProtectedNodes {
+    ProtectedNodes::scan(world.registry.records().map(|r| &r.slots), Some(&world.pool))
 }
 
 fn run(reader: fn(&World), reclaimer: fn(&World)) {
@@ -167,9 +171,7 @@ fn held_nodes_are_freed_later() {
         |world| {
             let old = world.replace(2);
             heavy::interrupt(Kind::Restart, &world.registry);
-            while ProtectedNodes::scan(world.registry.records().map(|r| &r.slots))
-                .contains(old as usize)
-            {
+            while scan(world).contains(old as usize) {
                 thread::yield_now();
             }
             Node::free(old);
@@ -188,6 +190,87 @@ fn a_record_with_slots_changes_hands() {
     );
 }
 
+/// A guard that moves to the pool, and then goes on in another thread.
+fn moves(world: &World, take_over: fn(&World, &AtomicUsize) -> &'static AtomicUsize) {
+    let record = world.registry.claim(1).unwrap();
+    let node = protect(world, record);
+    let slot = take_over(world, record.slots.all().next().unwrap());
+    record.release();
+    assert_ne!(Node::read(node), u64::MAX);
+    slot.store(0, Ordering::Release);
+}
+
+#[test]
+fn a_guard_moves_to_the_pool() {
+    run(|world| moves(world, |world, slot| world.pool.take_over(slot)), reclaim);
+}
+
+/// The owner protects another node, in the slot that it has just emptied.
+#[test]
+fn a_slot_is_filled_again_behind_a_guard_that_moved() {
+    run(
+        |world| {
+            let record = world.registry.claim(1).unwrap();
+            let node = protect(world, record);
+            let slot = world.pool.take_over(record.slots.all().next().unwrap());
+            assert_ne!(Node::read(protect(world, record)), u64::MAX);
+            assert_ne!(Node::read(node), u64::MAX);
+            slot.store(0, Ordering::Release);
+            record.release();
+        },
+        reclaim,
+    );
+}
+
+/// A slot of the pool goes from one guard to the next, and the node of the first is freed when a
+/// look finds the second's.
+#[test]
+fn a_slot_of_the_pool_is_taken_again() {
+    run(
+        |world| {
+            let slot = world.pool.fill(8);
+            let other = world.pool.fill(16);
+            slot.store(0, Ordering::Release);
+            moves(world, |world, slot| world.pool.take_over(slot));
+            other.store(0, Ordering::Release);
+        },
+        reclaim,
+    );
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_looking_into_the_pool_first_is_caught() {
+    run(
+        |world| moves(world, |world, slot| world.pool.take_over(slot)),
+        |world| {
+            let old = world.replace(2);
+            heavy::interrupt(Kind::Restart, &world.registry);
+            let pool: Vec<_> = world.pool.all().map(|s| s.load(Ordering::Acquire)).collect();
+            let threads = world.registry.records().flat_map(|r| r.slots.all());
+            let found = ProtectedNodes::look(threads);
+            if !pool.contains(&(old as usize)) && !found.contains(old as usize) {
+                Node::free(old);
+            }
+        },
+    );
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_emptying_the_first_slot_first_is_caught() {
+    run(
+        |world| {
+            moves(world, |world, slot| {
+                let node = slot.load(Ordering::Relaxed);
+                slot.store(0, Ordering::Release);
+                world.pool.fill(node)
+            });
+        },
+        reclaim,
+    );
+}
+
 #[test]
 #[ignore = "must fail: run by broken_protocols_are_caught"]
 fn broken_no_membarrier_is_caught() {
@@ -201,7 +284,7 @@ fn broken_scan_before_membarrier_is_caught() {
         |world| holds(protect, world),
         |world| {
             let old = world.replace(2);
-            let protected = ProtectedNodes::scan(world.registry.records().map(|r| &r.slots));
+            let protected = scan(world);
             heavy::interrupt(Kind::Restart, &world.registry);
             if !protected.contains(old as usize) {
                 Node::free(old);

@@ -9,8 +9,9 @@ use crate::platform::barrier::Kind;
 use crate::platform::sync::{AtomicUsize, Ordering};
 use crate::structures::list::links::{ListHead, init_list_head, list_add_rcu_tail, list_del_rcu};
 use crate::thread::checkpoints::Checkpoints;
+use crate::thread::protected::ProtectedNodes;
 use crate::thread::record::Record;
-use crate::thread::slots::{ProtectedNodes, RESERVED};
+use crate::thread::slots::RESERVED;
 use loom::sync::Arc;
 use loom::thread;
 
@@ -74,7 +75,7 @@ impl Shared {
     /// Frees what is not in a slot.
     fn scan(&self, entries: &[usize]) {
         let slots = self.world.registry.records().map(|r| &r.slots);
-        let protected = ProtectedNodes::scan(slots);
+        let protected = ProtectedNodes::scan(slots, None);
         for &entry in entries {
             let links = self.entries[entry];
             if !protected.contains(links as usize) {
@@ -213,7 +214,7 @@ fn a_lost_checkpoint_is_freed_later() {
             shared.take_out(0);
             shared.grace_period();
             let slots = || shared.world.registry.records().map(|r| &r.slots);
-            while ProtectedNodes::scan(slots()).contains(shared.entries[0] as usize) {
+            while ProtectedNodes::scan(slots(), None).contains(shared.entries[0] as usize) {
                 thread::yield_now();
             }
             shared.scan(&[0]);

@@ -17,6 +17,8 @@ pub(crate) enum Fault {
     ScanFirst,
     /// A plain section that protects a node is over before the slot is filled.
     FillLate,
+    /// A scan looks into the slots that belong to no thread before it looks into the threads'.
+    PoolFirst,
     /// A traversal lets its checkpoint go before it starts there.
     LetGo,
     /// A scan of a list does not look whether its checkpoint was unlinked.
@@ -38,6 +40,7 @@ fn choose() -> u8 {
         Ok("arm-outside") => Fault::ArmOutside,
         Ok("scan-first") => Fault::ScanFirst,
         Ok("fill-late") => Fault::FillLate,
+        Ok("pool-first") => Fault::PoolFirst,
         Ok("let-go") => Fault::LetGo,
         Ok("no-look") => Fault::NoLook,
         Ok("leave-all") => Fault::LeaveAll,
@@ -59,11 +62,10 @@ pub(crate) fn init() {
     choose();
 }
 
-/// The gap of [`Fault::FillLate`], widened: long enough for a worker to look into the slots.
+/// The gap of a fault, widened: long enough for another thread to look into the slots, or to move a
+/// guard.
 pub(crate) fn gap() {
-    if CHOSEN.load(Ordering::Relaxed) == Fault::FillLate as u8 {
-        for _ in 0..2000 {
-            std::hint::spin_loop();
-        }
+    for _ in 0..2000 {
+        std::hint::spin_loop();
     }
 }

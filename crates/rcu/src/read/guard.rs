@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Plain read-side sections as values: [`Guard`] (`rcu_read_lock`/`rcu_read_unlock`), [`Qsbr`]
-//! (quiescent states announced by the thread), [`Protected`] (one node, for any time). None can be
-//! sent to another thread: each refers to the record or a slot of its own thread.
+//! (quiescent states announced by the thread). Neither can be sent to another thread: each refers
+//! to the record of its own thread.
 
 use crate::platform::barrier::light;
 use crate::read::restart::section::Section;
 use crate::thread::id::DomainId;
 use crate::thread::record::Record;
 use std::marker::PhantomData;
-use std::ops::Deref;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 /// A value that keeps this thread in a read-side section of a domain for as long as it lives.
 ///
@@ -149,58 +147,5 @@ unsafe impl ReadSide for QsbrGuard<'_> {
     #[inline(always)]
     fn domain(&self) -> DomainId {
         self.id
-    }
-}
-
-/// A reference to one node that a restartable lookup found. Keeps this node alive, and nothing
-/// else; may be held for any time, across blocking calls. No grace period waits for it. One that is
-/// leaked keeps the node alive until the domain is dropped.
-///
-/// References taken from it cannot outlive it, and it cannot leave its thread:
-///
-/// ```compile_fail,E0505
-/// fn keep(node: reprieve::Protected<'_, u64>) -> u64 {
-///     let value: &u64 = &node;
-///     drop(node);
-///     *value
-/// }
-/// ```
-/// ```compile_fail,E0277
-/// fn send(node: reprieve::Protected<'static, u64>) {
-///     std::thread::spawn(move || drop(node));
-/// }
-/// ```
-#[must_use = "the node is let go when this is dropped"]
-pub struct Protected<'d, T> {
-    // Not a reference: the node may be freed while `drop` returns.
-    node: NonNull<T>,
-    slot: &'static AtomicUsize,
-    domain: PhantomData<(&'d (), &'d T, *mut ())>,
-}
-
-impl<T> Protected<'_, T> {
-    /// # Safety
-    /// `node` is alive and in `slot`, which is this thread's own; it stays alive while it is there.
-    #[inline(always)]
-    pub(crate) unsafe fn new<'d>(node: NonNull<T>, slot: &'static AtomicUsize) -> Protected<'d, T> {
-        Protected { node, slot, domain: PhantomData }
-    }
-}
-
-impl<T> Deref for Protected<'_, T> {
-    type Target = T;
-
-    #[inline(always)]
-    fn deref(&self) -> &T {
-        // SAFETY: alive while the slot is filled.
-        unsafe { self.node.as_ref() }
-    }
-}
-
-impl<T> Drop for Protected<'_, T> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // Release: pairs with the scan. Uses of the node come before the free.
-        self.slot.store(0, Ordering::Release);
     }
 }

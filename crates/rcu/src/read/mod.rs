@@ -6,5 +6,6 @@
 //! it knows neither grace periods nor domains, except by [`LookupDomain`](restart::LookupDomain).
 
 pub(crate) mod guard;
+pub(crate) mod protected;
 pub(crate) mod restart;
 pub(crate) mod support;

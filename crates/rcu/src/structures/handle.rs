@@ -10,7 +10,8 @@
 
 use crate::domain::Domain;
 use crate::domain::default::DefaultDomain;
-use crate::read::guard::{Guard, Protected, ReadSide};
+use crate::read::guard::{Guard, ReadSide};
+use crate::read::protected::Protected;
 use crate::read::restart::section::Section;
 use crate::read::restart::traversal::{self, Pace};
 use crate::read::restart::{Lookup, Names};

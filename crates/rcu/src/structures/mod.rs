@@ -24,6 +24,9 @@
 //!   taking something out allocates nothing. Values without a destructor may be freed by any
 //!   thread that registers; others are dropped on a worker thread, hence `Send` and `'static`. A
 //!   destructor that panics there ends the process.
+//! - **Guards** that protect an item stay on their thread unless they are
+//!   [detached](crate::Protected::detach). An [`OwnedProtected`](crate::OwnedProtected) holds the
+//!   structure, too.
 //! - **Writers** never wait for a grace period (except, at most 20 ms, over the cap and outside
 //!   sections), so all calls are allowed inside sections. They take locks, and are not for signal
 //!   handlers; reads are. After a fork the child may find a lock taken by a thread it does not

@@ -7,7 +7,7 @@
 //! the scans that start at a node.
 
 use super::handle::{self, Handle};
-use crate::read::guard::Protected;
+use crate::read::protected::Protected;
 use crate::read::restart::Lookup;
 use crate::read::restart::traversal::{Pace, Part};
 use std::ptr::NonNull;

@@ -13,6 +13,8 @@ pub(crate) mod head;
 pub(crate) mod id;
 pub(crate) mod list;
 pub(crate) mod load;
+pub(crate) mod pool;
+pub(crate) mod protected;
 pub(crate) mod record;
 pub(crate) mod registry;
 pub(crate) mod slots;

@@ -26,7 +26,6 @@
 //! are kept for the next owner of the record. A traversal that needs slots later reserves them
 //! ([`RESERVED`]).
 
-use crate::platform::collect::try_collect;
 use crate::platform::link::Link;
 use crate::platform::sync::{AtomicUsize, Ordering};
 
@@ -118,31 +117,6 @@ impl Slots {
     }
 }
 
-/// The nodes that a scan found in slots. `None`: there was no memory for them, so any node may be
-/// in one.
-pub(crate) struct ProtectedNodes(Option<Vec<usize>>);
-
-impl ProtectedNodes {
-    /// Looks into every slot. The grace period of the nodes asked about is over.
-    pub(crate) fn scan<'a>(slots: impl Iterator<Item = &'a Slots>) -> ProtectedNodes {
-        // Acquire pairs with the release store that empties a slot: what the guard's owner did with
-        // the node comes before the free.
-        let nodes = slots.flat_map(|s| s.all()).map(|s| s.load(Ordering::Acquire));
-        let mut nodes = try_collect(nodes.filter(|&n| n != 0));
-        nodes.iter_mut().for_each(|nodes| nodes.sort_unstable());
-        ProtectedNodes(nodes)
-    }
-
-    #[cfg(not(loom))]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.as_ref().is_some_and(Vec::is_empty)
-    }
-
-    pub(crate) fn contains(&self, node: usize) -> bool {
-        self.0.as_ref().is_none_or(|nodes| !nodes.is_empty() && nodes.binary_search(&node).is_ok())
-    }
-}
-
 #[cfg(not(loom))]
 fn new_block() -> *mut SlotBlock {
     const { assert!(size_of::<SlotBlock>() == 4096) };
@@ -159,7 +133,7 @@ fn new_block() -> *mut SlotBlock {
 
 #[cold]
 #[inline(never)]
-fn no_memory() -> ! {
+pub(super) fn no_memory() -> ! {
     #[cfg(not(loom))]
     crate::platform::sys::die("no memory for protection slots");
     #[cfg(loom)]

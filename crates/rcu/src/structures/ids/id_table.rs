@@ -4,7 +4,8 @@
 use super::entry::{Entry, Live};
 use super::id::Id;
 use super::table::Table;
-use crate::read::guard::{Protected, ReadSide};
+use crate::read::guard::ReadSide;
+use crate::read::protected::Protected;
 use crate::read::restart::Lookup;
 use crate::read::restart::section::Section;
 use crate::read::restart::traversal::Part;

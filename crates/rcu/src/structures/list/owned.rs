@@ -5,7 +5,8 @@ use super::links::{
     ListHead, init_list_head, list_add_rcu, list_add_rcu_tail, list_del_rcu, list_replace_rcu,
 };
 use super::scan::Iter;
-use crate::read::guard::{Protected, ReadSide};
+use crate::read::guard::ReadSide;
+use crate::read::protected::Protected;
 use crate::structures::handle::{self, Global, Handle};
 use crate::structures::lock::Lock;
 use crate::structures::node;

@@ -15,7 +15,7 @@
 
 use super::links::ListHead;
 use super::owned::{Item, List};
-use crate::read::guard::Protected;
+use crate::read::protected::Protected;
 use crate::read::restart::Lookup;
 use crate::read::restart::section::Section;
 use crate::read::restart::traversal::{FOUND, Handed, LOST, Pace, Part, REACHED};

@@ -3,11 +3,12 @@
 //! growth.
 
 use super::builder::Builder;
+use super::held::Held;
 use super::iter::{Iter, IterIn};
 use super::lookup::{Copied, Find};
 use super::table::{Item, Locked, Pair, STRIPES, Table};
 use crate::domain::Cookie;
-use crate::read::guard::{Protected, ReadSide};
+use crate::read::guard::ReadSide;
 use crate::structures::array::Array;
 use crate::structures::copy::fits;
 use crate::structures::handle::{self, Global, Handle};
@@ -16,7 +17,6 @@ use foldhash::fast::RandomState;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::marker::PhantomData;
-use std::ops::Deref;
 use std::sync::Mutex;
 
 /// A table with chains so many times too long is far too small.
@@ -202,7 +202,8 @@ where
         // SAFETY: items and chains are retired through this domain, items with the address that
         // the lookup returns.
         let held = unsafe { self.domain.protect(&Find { chains: &self.table.chains, hash }) }?;
-        if held.pair.key.borrow() == key { Some(Held(held)) } else { self.protect_plain(key, hash) }
+        let held = Held::new(held);
+        if held.key().borrow() == key { Some(held) } else { self.protect_plain(key, hash) }
     }
 
     /// Two keys have the same hash.
@@ -216,7 +217,7 @@ where
         // SAFETY: in a section of the domain.
         unsafe {
             let item = self.table.find(hash, |k| k.borrow() == key)?;
-            Some(Held(handle::protect_found(&self.domain, item.as_ptr())))
+            Some(Held::new(handle::protect_found(&self.domain, item.as_ptr())))
         }
     }
 
@@ -431,28 +432,5 @@ where
         let mut map = f.debug_map();
         self.iter().for_each(|item| _ = map.entry(item.key(), &*item));
         map.finish()
-    }
-}
-
-/// An item of a map, kept alive for as long as this lives. Derefs to the value.
-pub struct Held<'m, K, V>(Protected<'m, Item<K, V>>);
-
-impl<'m, K, V> Held<'m, K, V> {
-    pub(super) fn new(item: Protected<'m, Item<K, V>>) -> Held<'m, K, V> {
-        Held(item)
-    }
-
-    /// The key.
-    pub fn key(&self) -> &K {
-        &self.0.pair.key
-    }
-}
-
-impl<K, V> Deref for Held<'_, K, V> {
-    type Target = V;
-
-    #[inline(always)]
-    fn deref(&self) -> &V {
-        &self.0.pair.value
     }
 }

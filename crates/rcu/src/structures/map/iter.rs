@@ -15,7 +15,7 @@
 //! Items of equal hashes have the same place. A part that finds several says so, and they are all
 //! protected together, in a plain section that is as long as their chain.
 
-use super::hash_map::Held;
+use super::held::Held;
 use super::lookup::{Next, TWINS, after};
 use super::table::{Table, Walk};
 use crate::structures::handle::{self, Handle};

@@ -21,6 +21,8 @@ mod builder;
 #[cfg(not(loom))]
 mod hash_map;
 #[cfg(not(loom))]
+mod held;
+#[cfg(not(loom))]
 mod iter;
 #[cfg(not(loom))]
 mod lookup;
@@ -28,6 +30,8 @@ mod lookup;
 #[cfg(not(loom))]
 pub use builder::Builder;
 #[cfg(not(loom))]
-pub use hash_map::{Held, Map};
+pub use hash_map::Map;
+#[cfg(not(loom))]
+pub use held::Held;
 #[cfg(not(loom))]
 pub use iter::{Iter, IterIn};
