@@ -33,11 +33,11 @@ fn rate(threads: usize, work: &(impl Fn(u64) + Sync)) -> f64 {
 
 fn main() {
     let map = Map::new();
-    (0..KEYS).for_each(|key| assert!(map.insert(key, 0)));
+    (0..KEYS).for_each(|key| assert!(map.insert(key, 0).is_none()));
     let ids = IdTable::new();
     let id = ids.insert(0_u64).expect("the first of a table");
-    let replace_one = |n| assert!(!map.insert(7, n));
-    let replace = |n| assert!(!map.insert(n % KEYS, n));
+    let replace_one = |n| assert!(map.insert(7, n).is_some());
+    let replace = |n| assert!(map.insert(n % KEYS, n).is_some());
     let insert_and_remove = |n| {
         map.insert(KEYS + n % 16, n);
         map.remove(&(KEYS + n % 16));

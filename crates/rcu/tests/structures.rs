@@ -204,17 +204,17 @@ mod map {
     #[test]
     fn insert_update_remove() {
         let map = Map::new();
-        assert!(map.insert("a", 1));
-        assert!(!map.insert("a", 2));
+        assert!(map.insert("a", 1).is_none());
+        assert!(map.insert("a", 2).is_some());
         assert_eq!(map.insert_new("a", 3), Err(("a", 3)));
         assert_eq!(map.insert_new("b", 3), Ok(()));
-        assert!(map.update("a", |v| v * 10));
-        assert!(!map.update("c", |v| v * 10));
+        assert!(map.update("a", |v| v * 10).is_some_and(|old| *old == 2));
+        assert!(map.update("c", |v| v * 10).is_none());
         assert_eq!((map.copied("a"), map.copied("b"), map.copied("c")), (Some(20), Some(3), None));
         assert_eq!(map.len(), 2);
         let guard = reprieve::read_lock();
-        assert_eq!(map.take("a", &guard), Some(&20));
-        assert!(!map.remove("a"));
+        assert!(map.remove("a").is_some_and(|old| (*old.key(), *old) == ("a", 20)));
+        assert!(map.remove("a").is_none());
         assert!(!map.contains_key("a") && map.contains_key("b"));
         assert_eq!(map.iter_in(&guard).collect::<Vec<_>>(), [(&"b", &3)]);
         assert_eq!(format!("{map:?}"), r#"{"b": 3}"#);
@@ -227,7 +227,7 @@ mod map {
             map.insert(i.to_string(), vec![i; 10]);
         }
         let held = map.protect("123").unwrap();
-        (0..500).for_each(|i| assert!(map.remove(&i.to_string())));
+        (0..500).for_each(|i| assert!(map.remove(&*i.to_string()).is_some()));
         reprieve::synchronize_rcu();
         assert_eq!((held.key().as_str(), held.as_slice()), ("123", [123; 10].as_slice()));
         assert!(map.is_empty() && map.protect("123").is_none());
@@ -245,7 +245,7 @@ mod map {
     fn equal_hashes_are_not_equal_keys() {
         let map =
             Map::builder().hasher(BuildHasherDefault::<Same>::default()).load(usize::MAX).build();
-        (0..10u32).for_each(|k| assert!(map.insert(k, k + 100)));
+        (0..10u32).for_each(|k| assert!(map.insert(k, k + 100).is_none()));
         let guard = reprieve::read_lock();
         for k in 0..10 {
             assert_eq!(map.get(&k, &guard), Some(&(k + 100)));
@@ -253,7 +253,7 @@ mod map {
             assert_eq!(map.protect(&k).map(|h| *h), Some(k + 100));
         }
         assert!(map.copied(&10).is_none() && map.protect(&10).is_none());
-        assert!(map.remove(&3) && map.copied(&3).is_none() && map.copied(&4).is_some());
+        assert!(map.remove(&3).is_some() && map.copied(&3).is_none() && map.copied(&4).is_some());
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod map {
         let domain = domain();
         let map = Map::builder().domain(&domain).build();
         let guard = domain.read_lock();
-        (0..10_000u64).for_each(|k| assert!(map.insert(k, k)));
+        (0..10_000u64).for_each(|k| assert!(map.insert(k, k).is_none()));
         let once = map.chains();
         assert!(once < 10_000, "the second growth waits for this section");
         assert!((0..10_000).all(|k| map.copied(&k) == Some(k)));
@@ -278,16 +278,16 @@ mod map {
     fn an_iteration_sees_each_key_once_while_the_map_grows() {
         let domain = domain();
         let map = Map::builder().domain(&domain).build();
-        (0..16u64).for_each(|k| assert!(map.insert(k, k)));
+        (0..16u64).for_each(|k| assert!(map.insert(k, k).is_none()));
         domain.synchronize();
         let guard = domain.read_lock();
         let mut iter = map.iter_in(&guard);
         let mut seen: Vec<u64> = iter.by_ref().take(5).map(|(k, _)| *k).collect();
         let chains = map.chains();
-        (100..1000).for_each(|k| assert!(map.insert(k, k)));
+        (100..1000).for_each(|k| assert!(map.insert(k, k).is_none()));
         assert!(map.chains() > chains);
         // Removed after the growth, alive in this section.
-        (0..16).for_each(|k| assert!(map.remove(&k)));
+        (0..16).for_each(|k| assert!(map.remove(&k).is_some()));
         seen.extend(iter.map(|(k, _)| *k).filter(|k| *k < 16));
         seen.sort_unstable();
         assert_eq!(seen, (0..16).collect::<Vec<_>>());
@@ -297,16 +297,16 @@ mod map {
     fn a_scan_sees_each_key_once_while_the_map_grows() {
         let domain = domain();
         let map = Map::builder().domain(&domain).build();
-        (0..16u64).for_each(|k| assert!(map.insert(k, k)));
+        (0..16u64).for_each(|k| assert!(map.insert(k, k).is_none()));
         let chains = map.chains();
         let mut seen = vec![];
         for (n, item) in map.iter().enumerate() {
             seen.push(*item.key());
             // Growth in steps, replacements, and removals of what is not looked for.
             let new = 100 + 1000 * n as u64;
-            (new..new + 100).for_each(|k| assert!(map.insert(k, k)));
-            (0..16).for_each(|k| assert!(!map.insert(k, k)));
-            (new..new + 50).for_each(|k| assert!(map.remove(&k)));
+            (new..new + 100).for_each(|k| assert!(map.insert(k, k).is_none()));
+            (0..16).for_each(|k| assert!(map.insert(k, k).is_some()));
+            (new..new + 50).for_each(|k| assert!(map.remove(&k).is_some()));
             domain.synchronize();
             if n == 200 {
                 break;
@@ -330,18 +330,18 @@ mod map {
         for load in [1, usize::MAX] {
             let map =
                 Map::builder().hasher(BuildHasherDefault::<Same>::default()).load(load).build();
-            (0..40u32).for_each(|k| assert!(map.insert(k, k)));
+            (0..40u32).for_each(|k| assert!(map.insert(k, k).is_none()));
             let mut keys: Vec<u32> = map.iter().map(|item| *item.key()).collect();
             keys.sort_unstable();
             assert!(keys.into_iter().eq(0..40));
             let even = |item: &reprieve::structures::map::Held<'_, u32, u32>| item.key() % 2 == 0;
-            map.iter().filter(even).for_each(|item| assert!(map.remove(item.key())));
+            map.iter().filter(even).for_each(|item| assert!(map.remove(item.key()).is_some()));
             assert_eq!(map.iter().count(), 20);
         }
         let map = Map::new();
         assert!(map.iter().next().is_none());
-        (0..1000u32).for_each(|k| assert!(map.insert(k, k)));
-        map.iter().for_each(|item| assert!(map.remove(item.key())));
+        (0..1000u32).for_each(|k| assert!(map.insert(k, k).is_none()));
+        map.iter().for_each(|item| assert!(map.remove(item.key()).is_some()));
         assert!(map.is_empty() && map.iter().next().is_none());
     }
 
@@ -363,7 +363,7 @@ mod map {
         }
         domain.barrier().unwrap();
         for n in 0..100 {
-            assert!(map.remove(&n));
+            assert!(map.remove(&n).is_some());
         }
         list.retain(|_| false);
         domain.barrier().unwrap();
@@ -379,9 +379,9 @@ mod map {
         let drops = Arc::new(AtomicUsize::new(0));
         let domain = domain();
         let map = Map::builder().domain(&domain).build();
-        (0..1000).for_each(|k| assert!(map.insert(k, Counted(drops.clone()))));
-        (0..100).for_each(|k| assert!(map.remove(&k)));
-        (100..200).for_each(|k| assert!(!map.insert(k, Counted(drops.clone()))));
+        (0..1000).for_each(|k| assert!(map.insert(k, Counted(drops.clone())).is_none()));
+        (0..100).for_each(|k| assert!(map.remove(&k).is_some()));
+        (100..200).for_each(|k| assert!(map.insert(k, Counted(drops.clone())).is_some()));
         drop(map);
         domain.barrier().unwrap();
         assert_eq!(drops.load(SeqCst), 1100);
@@ -395,13 +395,15 @@ mod map {
         let map = Map::builder().domain(&*domain).build();
         map.insert(1, value());
         let mut runs = 0;
-        assert!(map.update(&1, |_| {
+        let old = map.update(&1, |_| {
             runs += 1;
             if runs == 1 {
                 map.insert(1, value());
             }
             value()
-        }));
+        });
+        assert!(old.is_some());
+        drop(old);
         assert_eq!(runs, 2);
         drop(map);
         domain.barrier().unwrap();
@@ -432,7 +434,7 @@ mod map {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(insert));
         assert!(result.is_err());
         assert_eq!(drops.load(SeqCst), 2, "the new key and its value");
-        assert!(map.insert(key(2), Counted(drops.clone())) && map.len() == 2);
+        assert!(map.insert(key(2), Counted(drops.clone())).is_none() && map.len() == 2);
     }
 
     #[test]
@@ -740,7 +742,7 @@ fn a_map_that_could_not_grow_in_time_grows_at_the_next_write() {
     drop(guard);
     domain.synchronize();
     domain.synchronize();
-    assert!(map.update(&1, |value| value + 1));
+    assert!(map.update(&1, |value| value + 1).is_some());
     assert!(map.chains() >= 65_536, "{}", map.chains());
     assert_eq!((map.copied(&1), map.copied(&65_535)), (Some(3), Some(65_535)));
 }

@@ -5,12 +5,14 @@
 //!
 //! `REPRIEVE_STRESS=SECONDS` is the length of each test, default 1.
 
+use reprieve::structures::map::{Change, Held};
 use reprieve::structures::{Cell, IdTable, List, Map};
 use reprieve::{Domain, Engine};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell as Local;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -321,6 +323,109 @@ fn map() {
     });
 }
 
+/// Every update of a map against every other, whose functions see whole values, and whose results
+/// stay whole while they are held, here or on another thread. Counts of what came and went agree at
+/// the end.
+#[test]
+fn updates() {
+    const ALWAYS: u64 = 16;
+    const KEYS: u64 = 64;
+    each_engine(|domain, time, _| {
+        let map = Map::builder().domain(domain).build::<u64, Owner>();
+        let owner = |key, version| Owner(Box::new(Marked::new(key, version)));
+        (0..ALWAYS).for_each(|key| _ = map.insert(key, owner(key, 0)));
+        let versions = AtomicU64::new(0);
+        let there = AtomicI64::new(ALWAYS as i64);
+        let count = |more: bool, by: i64| _ = there.fetch_add(if more { by } else { 0 }, Relaxed);
+        let (sender, receiver) = std::sync::mpsc::sync_channel(64);
+        let receiver = Mutex::new(receiver);
+        let look = |held: &Held<'_, u64, Owner>| {
+            dawdle();
+            held.0.check(*held.key())
+        };
+        let any = || ALWAYS + random(KEYS - ALWAYS);
+        let work: [&(dyn Fn() + Sync); 6] = [
+            &|| {
+                let key = any();
+                let held = map.get_or_insert_with(key, || {
+                    dawdle();
+                    owner(key, 1 << 40)
+                });
+                look(&held);
+                let _ = sender.try_send(held.detach());
+            },
+            &|| {
+                let (key, old) = (any(), Local::new(None));
+                let seen = map.compute(key, |value| {
+                    old.set(value.map(|value| value.0.check(key)));
+                    match random(3) {
+                        0 => Change::Keep,
+                        1 => Change::Set(owner(key, random(9))),
+                        _ => Change::Remove,
+                    }
+                });
+                assert_eq!(seen.as_ref().map(look), old.get());
+            },
+            &|| {
+                let key = any();
+                map.remove_if(&key, |value| value.0.check(key) % 2 == 0).iter().for_each(|held| {
+                    assert_eq!(look(held) % 2, 0);
+                });
+                if random(50) == 0 {
+                    let others = |key: &u64| !(ALWAYS..KEYS).contains(key);
+                    map.retain(|key, value| value.0.check(*key) % 3 != 0 || others(key));
+                }
+            },
+            &|| {
+                let key = any();
+                if random(2) == 0 {
+                    map.insert(key, owner(key, random(9))).iter().for_each(|held| _ = look(held));
+                } else {
+                    map.remove(&key).iter().for_each(|held| _ = look(held));
+                }
+                if let Some(held) = map.protect(&key) {
+                    let _ = map.replace(&held, owner(key, look(&held) + 1));
+                }
+                map.shrink_to_fit();
+            },
+            // No update of these is lost.
+            &|| {
+                let key = random(ALWAYS);
+                let add = |value: &Owner| owner(key, value.0.check(key) + 1);
+                let old = match random(3) {
+                    0 => map.update(&key, add),
+                    1 => map.compute(key, |value| Change::Set(add(value.unwrap()))),
+                    _ => loop {
+                        let held = map.protect(&key).unwrap();
+                        if map.replace(&held, add(&held)).is_ok() {
+                            break Some(held);
+                        }
+                    },
+                };
+                look(&old.unwrap());
+                versions.fetch_add(1, Relaxed);
+                // A key of this thread's own, that comes and goes.
+                let key = KEYS + random(1 << 40);
+                let mine = map.insert_new(key, owner(key, 0)).is_ok();
+                count(mine, 1);
+                count(mine && map.remove_if(&key, |_| true).is_some(), -1);
+            },
+            &|| {
+                let received = receiver.lock().unwrap().try_recv();
+                received.into_iter().for_each(|held| _ = held.0.check(*held.key()));
+                thread::yield_now();
+            },
+        ];
+        run(time, 1, &work);
+        drop(receiver);
+        let all: u64 = (0..ALWAYS).map(|key| look(&map.protect(&key).unwrap())).sum();
+        assert_eq!(all, versions.load(Relaxed));
+        map.retain(|key, _| *key < ALWAYS || *key >= KEYS);
+        assert_eq!(map.len() as i64, there.load(Relaxed));
+        assert_eq!(map.len(), map.iter().count());
+    });
+}
+
 /// Restartable lookups only, long enough that many are preempted in the middle: without the restart
 /// they would go on along freed items.
 #[test]
@@ -329,7 +434,7 @@ fn long_chains() {
     let domain = Domain::builder().build().unwrap();
     let map = Map::builder().domain(&domain).load(usize::MAX).build();
     let value = |key| Marked::new(key, 0).mark;
-    (0..KEYS).for_each(|key| assert!(map.insert(key, value(key))));
+    (0..KEYS).for_each(|key| assert!(map.insert(key, value(key)).is_none()));
     run(
         Duration::from_secs_f64(seconds()),
         4,

@@ -114,11 +114,11 @@ impl Shared for Own {
     }
 
     fn insert(&self, key: u64) -> bool {
-        Map::insert(self, key, value_of(key))
+        Map::insert(self, key, value_of(key)).is_none()
     }
 
     fn remove(&self, key: u64) -> bool {
-        Map::remove(self, &key)
+        Map::remove(self, &key).is_some()
     }
 
     fn drain(&self) {

@@ -17,8 +17,9 @@ use crate::read::restart::traversal::{self, Pace};
 use crate::read::restart::{Lookup, Names};
 use crate::thread::id::DomainId;
 use crate::thread::slots::Slots;
+use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The default domain, [`Domain::global`], as a handle: known when the program is compiled, so
 /// reads need not look it up.
@@ -143,6 +144,18 @@ pub(crate) unsafe fn protect_part<L: Lookup<Output: Names>>(
             traversal::protect_part(handle.domain(), pace, slot, part)
         }
     }
+}
+
+/// Protects a node that the caller has not published yet, or has unlinked and not retired yet: the
+/// slot is filled before anybody looks for the node in slots.
+///
+/// # Safety
+/// The node is retired through this domain, by the caller or after the caller has published it.
+pub(crate) unsafe fn protect_own<T>(handle: &impl Handle, node: *mut T) -> Protected<'_, T> {
+    let slot = slots(handle).free();
+    slot.store(node.expose_provenance(), Ordering::Release);
+    // SAFETY: in the slot before it can be freed; not null.
+    unsafe { Protected::new(NonNull::new_unchecked(node), slot) }
 }
 
 /// Panics unless the guard is one of the structure's domain.

@@ -50,6 +50,11 @@ impl<T> Unpublished<T> {
         Unpublished(node)
     }
 
+    pub(crate) fn into_value(self) -> T {
+        // SAFETY: nobody else's, by the promise of `new`.
+        unsafe { take(self.into_node()) }
+    }
+
     /// The node, which is the caller's to publish.
     pub(crate) fn into_node(self) -> *mut T {
         std::mem::ManuallyDrop::new(self).0

@@ -2,7 +2,7 @@
 //! Settings of a map.
 
 use super::hash_map::Map;
-use super::table::{STRIPES, Table};
+use super::table::STRIPES;
 use crate::structures::handle::{Global, Handle};
 use foldhash::fast::RandomState;
 use std::hash::BuildHasher;
@@ -49,6 +49,6 @@ impl<D, S> Builder<D, S> {
 
     /// An empty map.
     pub fn build<K, V>(self) -> Map<K, V, D, S> {
-        Map::with(Table::new(self.chains), self.load, self.hasher, self.domain)
+        Map::with(self.chains, self.load, self.hasher, self.domain)
     }
 }

@@ -1,26 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The map as programs use it: reads in each of the three ways, writes under a stripe's lock,
-//! growth.
+//! The map as programs use it: reads in each of the three ways. `write` has the updates.
 
 use super::builder::Builder;
 use super::held::Held;
 use super::iter::{Iter, IterIn};
 use super::lookup::{Copied, Find};
-use super::table::{Item, Locked, Pair, STRIPES, Table};
+use super::table::{Pair, Table};
 use crate::domain::Cookie;
 use crate::read::guard::ReadSide;
-use crate::structures::array::Array;
 use crate::structures::copy::fits;
 use crate::structures::handle::{self, Global, Handle};
-use crate::structures::node::{self, Unpublished};
 use foldhash::fast::RandomState;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::marker::PhantomData;
 use std::sync::Mutex;
-
-/// A table with chains so many times too long is far too small.
-const FAR: usize = 4;
 
 /// A concurrent hash map.
 ///
@@ -41,14 +35,14 @@ const FAR: usize = 4;
 ///
 /// // Protected: held for any time, even after the key is gone.
 /// let held = map.protect(&1).unwrap();
-/// assert!(map.remove(&1));
+/// assert!(map.remove(&1).is_some());
 /// assert_eq!((*held.key(), *held), (1, 10));
 ///
 /// // A scan hands out one protected item after another, and no grace period waits for it.
 /// assert_eq!(map.iter().map(|item| *item).sum::<i32>(), 20);
 ///
 /// // Read, copy, update.
-/// assert!(map.update(&2, |value| value + 1));
+/// map.update(&2, |value| value + 1);
 /// assert_eq!(map.copied(&2), Some(21));
 /// ```
 ///
@@ -84,13 +78,15 @@ const FAR: usize = 4;
 /// reprieve::structures::Map::new().insert(1, std::cell::Cell::new(1));
 /// ```
 pub struct Map<K, V, D = Global, S = RandomState> {
-    table: Table<K, V>,
-    load: usize,
-    /// The grace period after which the table may grow once more. Held by whoever makes it
-    /// grow.
-    growth: Mutex<Option<Cookie>>,
-    hasher: S,
-    domain: D,
+    pub(super) table: Table<K, V>,
+    pub(super) load: usize,
+    /// The chains that it began with: it does not shrink below.
+    pub(super) least: usize,
+    /// The grace period after which the table may change its size once more. Held by whoever
+    /// changes it.
+    pub(super) growth: Mutex<Option<Cookie>>,
+    pub(super) hasher: S,
+    pub(super) domain: D,
     items: PhantomData<(K, V)>,
 }
 
@@ -111,8 +107,9 @@ impl Map<(), ()> {
 }
 
 impl<K, V, D, S> Map<K, V, D, S> {
-    pub(super) fn with(table: Table<K, V>, load: usize, hasher: S, domain: D) -> Map<K, V, D, S> {
-        Map { table, load, growth: Mutex::new(None), hasher, domain, items: PhantomData }
+    pub(super) fn with(chains: usize, load: usize, hasher: S, domain: D) -> Map<K, V, D, S> {
+        let (least, growth) = (Table::<K, V>::size(chains), Mutex::new(None));
+        Map { table: Table::new(least), load, least, growth, hasher, domain, items: PhantomData }
     }
 }
 
@@ -126,6 +123,25 @@ impl<K, V> Map<K, V> {
 impl<K, V> Default for Map<K, V> {
     fn default() -> Map<K, V> {
         Map::new()
+    }
+}
+
+impl<K, V, D: Handle, S> Map<K, V, D, S> {
+    /// How many keys there are; while others write, how many there were at about this time.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many chains the table has.
+    pub fn chains(&self) -> usize {
+        let _section = self.domain.read();
+        // SAFETY: alive in the section.
+        unsafe { (*self.table.chains()).len }
     }
 }
 
@@ -198,7 +214,15 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.hasher.hash_one(key);
+        self.protect_hashed(key, self.hasher.hash_one(key))
+    }
+
+    #[inline]
+    pub(super) fn protect_hashed<Q>(&self, key: &Q, hash: u64) -> Option<Held<'_, K, V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
         // SAFETY: items and chains are retired through this domain, items with the address that
         // the lookup returns.
         let held = unsafe { self.domain.protect(&Find { chains: &self.table.chains, hash }) }?;
@@ -230,122 +254,6 @@ where
         self.get(key, &self.domain.read()).is_some()
     }
 
-    /// Sets the value of `key`. Returns whether the key is new.
-    pub fn insert(&self, key: K, value: V) -> bool {
-        let hash = self.hasher.hash_one(&key);
-        // SAFETY: fresh. Freed after the lock is given up, if comparing keys panics.
-        let new = unsafe { Unpublished::new(Item::allocate(hash, key, value)) };
-        let locked = self.table.lock(hash);
-        match locked.find(hash, |item| item.hash == hash && item.pair.key == new.pair.key) {
-            Some(place) => {
-                let old = locked.replace(place, new.into_node());
-                self.written(locked);
-                self.retire(old);
-                false
-            }
-            None => {
-                locked.insert(new.into_node());
-                self.written(locked);
-                true
-            }
-        }
-    }
-
-    /// Inserts `key` unless it is there.
-    ///
-    /// # Errors
-    /// The arguments, if it is.
-    pub fn insert_new(&self, key: K, value: V) -> Result<(), (K, V)> {
-        let hash = self.hasher.hash_one(&key);
-        let locked = self.table.lock(hash);
-        if locked.find(hash, |item| item.hash == hash && item.pair.key == key).is_some() {
-            return Err((key, value));
-        }
-        locked.insert(Item::allocate(hash, key, value));
-        self.written(locked);
-        Ok(())
-    }
-
-    /// Read, copy, update: replaces the value of `key` by `f(&value)`; returns whether the key
-    /// is there. If another writer came first, the result is dropped and `f` runs again. `f` runs
-    /// in a plain section, so it must not wait for a grace period, and without a lock; the result
-    /// is dropped outside.
-    pub fn update<Q>(&self, key: &Q, mut f: impl FnMut(&V) -> V) -> bool
-    where
-        K: Borrow<Q> + Clone,
-        Q: Hash + Eq + ?Sized,
-    {
-        let hash = self.hasher.hash_one(key);
-        loop {
-            let section = self.domain.read();
-            // SAFETY: the section keeps the item alive; the new one is ours until it is
-            // published.
-            unsafe {
-                let Some(old) = self.table.find(hash, |k| k.borrow() == key) else {
-                    return false;
-                };
-                let pair = &old.as_ref().pair;
-                let new = Item::allocate(hash, pair.key.clone(), f(&pair.value));
-                let locked = self.table.lock(hash);
-                if let Some(place) = locked.find(hash, |item| std::ptr::eq(item, old.as_ptr())) {
-                    let old = locked.replace(place, new);
-                    self.written(locked);
-                    // Outside the section, so that this thread may help if too much waits.
-                    drop(section);
-                    self.retire(old);
-                    return true;
-                }
-                drop(locked);
-                // A destructor may wait for a grace period.
-                drop(section);
-                node::free(new);
-            }
-        }
-    }
-
-    /// Takes `key` out; returns whether it was there. Key and value are dropped when nobody
-    /// reads them any more.
-    pub fn remove<Q>(&self, key: &Q) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let removed = self.unlink(key);
-        if let Some(item) = removed {
-            self.retire(item);
-        }
-        removed.is_some()
-    }
-
-    /// Takes `key` out and returns its value for as long as the guard lives.
-    ///
-    /// # Panics
-    /// If the guard belongs to another domain.
-    #[track_caller]
-    pub fn take<'g, Q, G>(&'g self, key: &Q, guard: &'g G) -> Option<&'g V>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-        G: ReadSide,
-    {
-        handle::check(&self.domain, guard);
-        let item = self.unlink(key)?;
-        self.retire(item);
-        // SAFETY: the section began before the item was retired.
-        Some(unsafe { &(*item).pair.value })
-    }
-
-    fn unlink<Q>(&self, key: &Q) -> Option<*mut Item<K, V>>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let hash = self.hasher.hash_one(key);
-        let locked = self.table.lock(hash);
-        let place = locked.find(hash, |item| item.hash == hash && item.pair.key.borrow() == key)?;
-        Some(locked.remove(place))
-    }
-
     /// All keys and values, each protected, in no order. See the module's text for what is seen. No
     /// grace period waits for the scan, and only the items that the caller keeps are kept.
     pub fn iter(&self) -> Iter<'_, K, V, D> {
@@ -361,63 +269,6 @@ where
     pub fn iter_in<'g, G: ReadSide>(&'g self, guard: &'g G) -> IterIn<'g, K, V> {
         handle::check(&self.domain, guard);
         IterIn::new(&self.table)
-    }
-
-    /// How many keys there are; while others write, how many there were at about this time.
-    pub fn len(&self) -> usize {
-        self.table.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// How many chains the table has.
-    pub fn chains(&self) -> usize {
-        let _section = self.domain.read();
-        // SAFETY: alive in the section.
-        unsafe { (*self.table.chains()).len }
-    }
-
-    fn retire(&self, item: *mut Item<K, V>) {
-        // SAFETY: just unlinked, by us alone.
-        unsafe { node::retire(self.domain.domain(), item) };
-    }
-
-    /// Grows the table if it is time. After replacements, too: keys that came faster than grace
-    /// periods have left it too small.
-    fn written(&self, locked: Locked<'_, K, V>) {
-        let (items, chains) = (locked.items().saturating_mul(STRIPES), locked.chains());
-        drop(locked);
-        if items > chains.saturating_mul(self.load) {
-            self.grow(items, chains);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn grow(&self, items: usize, chains: usize) {
-        // Somebody else grows it, or somebody's panic (for want of memory) has left it in an
-        // unknown state: go on with long chains.
-        let Ok(mut last) = self.growth.try_lock() else {
-            return;
-        };
-        let domain = self.domain.domain();
-        let far_too_small = items / FAR > chains.saturating_mul(self.load);
-        let over = |cookie| domain.poll(cookie) || far_too_small && domain.try_grace_period();
-        if last.is_some_and(|cookie| !over(cookie)) || self.chains() != chains {
-            return;
-        }
-        let len = (items / self.load).next_power_of_two().max(chains * 2);
-        // SAFETY: under `growth`, and the last growth's grace period is over. The chains are
-        // not reachable any more.
-        unsafe {
-            let old = self.table.relink(len);
-            *last = Some(domain.start_poll());
-            drop(last);
-            Array::retire(domain, old);
-        }
     }
 }
 

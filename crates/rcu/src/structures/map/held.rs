@@ -29,6 +29,15 @@ impl<'m, K, V, A> Held<'m, K, V, A> {
     pub fn into_value(self) -> Protected<'m, V, A> {
         Protected::map(self.0, |item| &item.pair.value)
     }
+
+    pub(super) fn hash(&self) -> u64 {
+        self.0.hash
+    }
+
+    /// Which item it is: no other has the address before this is dropped.
+    pub(super) fn item(&self) -> *const Item<K, V> {
+        &raw const *self.0
+    }
 }
 
 impl<K, V, A> Deref for Held<'_, K, V, A> {

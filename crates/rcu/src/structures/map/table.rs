@@ -86,8 +86,13 @@ pub(crate) struct Table<K, V> {
 }
 
 impl<K, V> Table<K, V> {
+    /// The number of chains of a table that is to have so many.
+    pub(crate) fn size(chains: usize) -> usize {
+        chains.next_power_of_two().max(STRIPES)
+    }
+
     pub(crate) fn new(chains: usize) -> Table<K, V> {
-        let chains = chains.next_power_of_two().max(STRIPES);
+        let chains = Self::size(chains);
         Table {
             chains: AtomicPtr::new(Array::allocate(chains, 0)),
             stripes: std::array::from_fn(|_| Stripe {
@@ -160,8 +165,8 @@ impl<K, V> Table<K, V> {
         Locked { stripe, chains: self.chains() }
     }
 
-    /// Publishes a table of `len` chains (a power of two, at least [`STRIPES`]) and returns the old
-    /// one to be freed after a grace period. Readers are not held up, other writers are.
+    /// Publishes a table of `len` chains ([`size`](Table::size)), and returns the old one to be
+    /// freed after a grace period. Readers are not held up, other writers are.
     ///
     /// # Safety
     /// One call at a time. A grace period has passed since the last one's table was published.

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The structures beside those of std: the same random calls on one thread, and the same results.
+//!
+//! `REPRIEVE_SEED` repeats a run that failed.
+
+use reprieve::Domain;
+use reprieve::structures::map::{Change, Held, Map};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+
+struct Random(u64);
+
+impl Random {
+    fn new() -> Random {
+        let seed = std::env::var("REPRIEVE_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(0) | 1);
+        println!("REPRIEVE_SEED={seed}");
+        Random(seed)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+/// Few hashes for many keys.
+#[derive(Default)]
+struct Poor(u64);
+
+impl Hasher for Poor {
+    fn finish(&self) -> u64 {
+        self.0 % 7 + ((self.0 % 5) << 60)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.wrapping_mul(31) + u64::from(*byte));
+    }
+}
+
+const CALLS: usize = 20_000;
+const KEYS: usize = 60;
+
+type Value = Box<usize>;
+
+fn value(held: Option<Held<'_, String, Value>>) -> Option<(String, Value)> {
+    held.map(|held| (held.key().clone(), held.clone()))
+}
+
+fn sorted(items: impl Iterator<Item = (String, Value)>) -> Vec<(String, Value)> {
+    let mut items: Vec<_> = items.collect();
+    items.sort_unstable();
+    items
+}
+
+/// Keys are owned, and looked up as `&str`.
+fn map_like_hash_map<S: BuildHasher>(hasher: S) {
+    let mut random = Random::new();
+    let domain = Domain::builder().build().unwrap();
+    let map = Map::builder().domain(&domain).hasher(hasher).build::<String, Value>();
+    let mut model: HashMap<String, Value> = HashMap::new();
+    for n in 0..CALLS {
+        let key = random.below(KEYS).to_string();
+        let (k, v) = (key.as_str(), Box::new(n));
+        let pair = |value: Option<Value>| value.map(|value| (key.clone(), value));
+        let even = |value: &Value| **value % 2 == 0;
+        match random.below(19) {
+            0 | 1 => {
+                let old = model.insert(key.clone(), v.clone());
+                assert_eq!(value(map.insert(key.clone(), v)), pair(old));
+            }
+            2 => {
+                let new = map.insert_new(key.clone(), v.clone());
+                assert_eq!(new.is_ok(), !model.contains_key(k));
+                model.entry(key).or_insert(v);
+            }
+            3 => {
+                let held = map.get_or_insert_with(key.clone(), || v.clone());
+                assert_eq!(*held, *model.entry(key).or_insert(v));
+            }
+            4 => {
+                let entry = map.entry(key.clone()).and_modify(|old| Box::new(**old + 1));
+                let held = if n % 2 == 0 { entry.or_insert(v.clone()) } else { entry.or_default() };
+                let new = if n % 2 == 0 { v } else { Value::default() };
+                let model = model.entry(key).and_modify(|old| **old += 1).or_insert(new);
+                assert_eq!(*held, *model);
+            }
+            5 => {
+                let old = map.update(k, |old| Box::new(**old / 3 + 1));
+                assert_eq!(value(old), pair(model.get(k).cloned()));
+                model.entry(key).and_modify(|old| **old = **old / 3 + 1);
+            }
+            6 | 7 => {
+                let change =
+                    [Change::Keep, Change::Set(v), Change::Remove][random.below(3)].clone();
+                let old = map.compute(key.clone(), |old| {
+                    assert_eq!(old, model.get(k));
+                    change.clone()
+                });
+                assert_eq!(value(old), pair(model.get(k).cloned()));
+                match change {
+                    Change::Keep => (),
+                    Change::Set(v) => _ = model.insert(key, v),
+                    Change::Remove => _ = model.remove(k),
+                }
+            }
+            8 => {
+                if let Some(held) = map.protect(k) {
+                    assert_eq!(map.replace(&held, v.clone()), Ok(()));
+                    assert_eq!(map.replace(&held, v.clone()), Err(v.clone()));
+                    model.insert(key, v);
+                }
+            }
+            9 | 10 => assert_eq!(value(map.remove(k)), model.remove_entry(k)),
+            11 => {
+                let removed = model.get(k).is_some_and(even).then(|| model.remove_entry(k));
+                assert_eq!(value(map.remove_if(k, even)), removed.flatten());
+            }
+            12 if n % 8 == 0 => {
+                map.retain(|key, value| key.len() == 2 || even(value));
+                model.retain(|key, value| key.len() == 2 || even(value));
+            }
+            13 if n % 64 == 0 => {
+                map.clear();
+                model.clear();
+            }
+            14 => {
+                map.shrink_to_fit();
+                domain.synchronize();
+            }
+            15 if n % 8 == 0 => {
+                let more: Vec<_> = (0..400).map(|i| (format!("+{i}"), Box::new(i))).collect();
+                (&map).extend(more.clone());
+                model.extend(more);
+            }
+            16 => assert_eq!(
+                (map.contains_key(k), map.protect(k).map(|held| held.clone())),
+                (model.contains_key(k), model.get(k).cloned())
+            ),
+            17 => assert_eq!(map.get(k, &domain.read_lock()), model.get(k)),
+            _ if n % 16 == 0 => {
+                let expected = sorted(model.clone().into_iter());
+                let held = map.iter().map(|held| (held.key().clone(), held.clone()));
+                assert_eq!(sorted(held), expected);
+                let guard = domain.read_lock();
+                assert_eq!(
+                    sorted(map.iter_in(&guard).map(|(k, v)| (k.clone(), v.clone()))),
+                    expected
+                );
+            }
+            _ => (),
+        }
+        assert_eq!(map.len(), model.len());
+    }
+    let collected: Map<String, Value> = model.clone().into_iter().collect();
+    let items = |held: Held<'_, String, Value>| (held.key().clone(), held.clone());
+    assert_eq!(sorted((&collected).into_iter().map(items)), sorted(model.into_iter()));
+}
+
+#[test]
+fn a_map_is_like_a_hash_map() {
+    map_like_hash_map(RandomState::new());
+}
+
+#[test]
+fn a_map_whose_keys_share_hashes_is_like_a_hash_map() {
+    map_like_hash_map(BuildHasherDefault::<Poor>::default());
+}
+
+#[test]
+fn a_map_goes_down_to_the_size_that_it_began_with() {
+    let map = Map::builder().chains(64).build();
+    (0..5000).for_each(|n| _ = map.insert(n, n));
+    assert!(map.chains() > 64);
+    map.retain(|n, _| *n < 40);
+    // A grace period of the last growth may have to end first.
+    while map.chains() > 64 {
+        reprieve::synchronize_rcu();
+        map.shrink_to_fit();
+    }
+    assert_eq!(map.chains(), 64);
+    assert!((0..40).all(|n| map.copied(&n) == Some(n)) && map.iter().count() == 40);
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn a_map_is_one_of_serdes() {
+    let map: Map<String, Vec<u8>> = serde_json::from_str(r#"{"a": [1, 2], "b": []}"#).unwrap();
+    assert_eq!((map.len(), map.protect("a").unwrap().as_slice()), (2, &[1, 2][..]));
+    let text = serde_json::to_string(&map).unwrap();
+    let again: HashMap<String, Vec<u8>> = serde_json::from_str(&text).unwrap();
+    assert_eq!(again, HashMap::from([("a".into(), vec![1, 2]), ("b".into(), vec![])]));
+}
