@@ -55,6 +55,7 @@ pub enum Kind {
     ArcSwapCache,
     Map(Side),
     Papaya,
+    Scc,
     DashMap,
     Lfht(Flavor),
     Ids(Side),
@@ -122,7 +123,7 @@ impl Kind {
     ];
 
     /// Hash maps.
-    pub const MAPS: [Kind; 10] = [
+    pub const MAPS: [Kind; 11] = [
         Kind::Map(Side::Copied),
         Kind::Map(Side::Protected),
         Kind::Map(Side::Plain),
@@ -132,6 +133,7 @@ impl Kind {
         Kind::Lfht(Flavor::Qsbr),
         Kind::Lfht(Flavor::Bp),
         Kind::Papaya,
+        Kind::Scc,
         Kind::DashMap,
     ];
 
@@ -190,6 +192,7 @@ impl Kind {
             Kind::Map(Side::Plain) => "Map, plain",
             Kind::Map(Side::Qsbr) => "Map, QSBR",
             Kind::Papaya => "papaya",
+            Kind::Scc => "scc",
             Kind::DashMap => "dashmap",
             Kind::Lfht(Flavor::Memb) => "urcu memb, rculfhash",
             Kind::Lfht(Flavor::Mb) => "urcu mb, rculfhash",
@@ -242,6 +245,7 @@ impl Kind {
             Kind::Brcu => Some("hp-brcu"),
             Kind::Urcu(_) | Kind::Lfht(_) | Kind::UrcuList(..) => Some("urcu"),
             Kind::Papaya => Some("papaya"),
+            Kind::Scc => Some("scc"),
             Kind::DashMap => Some("dashmap"),
             Kind::Crossbeam => Some("crossbeam"),
             Kind::Seize | Kind::SeizeFlushed => Some("seize"),
@@ -253,7 +257,7 @@ impl Kind {
 }
 
 /// The families of peers that `--against` takes.
-pub const FAMILIES: [&str; 9] = [
+pub const FAMILIES: [&str; 10] = [
     "urcu",
     "crossbeam",
     "seize",
@@ -261,6 +265,7 @@ pub const FAMILIES: [&str; 9] = [
     "hp-brcu",
     "arc-swap",
     "papaya",
+    "scc",
     "dashmap",
     "rwlock",
 ];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Hash maps from keys to values of 64 bits, all with one hash function: this project's `Map` by
-//! each read side, papaya, dashmap, liburcu's rculfhash. All start small and grow by themselves, as
-//! they do by default.
+//! each read side, papaya, scc, dashmap, liburcu's rculfhash. All start small and grow by
+//! themselves, as they do by default.
 
 use super::side::Enter;
 #[cfg(urcu)]
@@ -196,6 +196,31 @@ impl Read<Papaya<u64, u64, Mixing>> for Usual {
     #[inline(always)]
     fn find(&self, map: &Papaya<u64, u64, Mixing>, key: u64) -> u64 {
         map.pin().get(&key).copied().unwrap_or(0)
+    }
+}
+
+impl Shared for scc::HashMap<u64, u64, Mixing> {
+    fn new() -> Self {
+        scc::HashMap::with_hasher(Mixing)
+    }
+
+    fn insert(&self, key: u64) -> bool {
+        self.upsert_sync(key, value_of(key)).is_none()
+    }
+
+    fn remove(&self, key: u64) -> bool {
+        self.remove_sync(&key).is_some()
+    }
+}
+
+impl Read<scc::HashMap<u64, u64, Mixing>> for Usual {
+    fn new() -> Usual {
+        Usual
+    }
+
+    #[inline(always)]
+    fn find(&self, map: &scc::HashMap<u64, u64, Mixing>, key: u64) -> u64 {
+        map.read_sync(&key, |_, value| *value).unwrap_or(0)
     }
 }
 

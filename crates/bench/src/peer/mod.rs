@@ -125,6 +125,7 @@ pub fn make(kind: Kind) -> Box<dyn Peer> {
         Kind::Map(Side::Plain) => Box::<map::Mapped<_, map::Sections<Plainly>>>::default(),
         Kind::Map(Side::Qsbr) => Box::<map::Mapped<_, map::Sections<Online>>>::default(),
         Kind::Papaya => Box::<map::Mapped<papaya::HashMap<_, _, _>, map::Usual>>::default(),
+        Kind::Scc => Box::<map::Mapped<scc::HashMap<_, _, _>, map::Usual>>::default(),
         Kind::DashMap => Box::<map::Mapped<dashmap::DashMap<_, _, _>, map::Usual>>::default(),
         #[cfg(urcu)]
         Kind::Lfht(flavor) => Box::new(map::Lfht::new(flavor.functions())),
