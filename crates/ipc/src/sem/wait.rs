@@ -73,133 +73,158 @@ impl Namespace {
         }
         let section = local.enter();
         let (set, offset, held) = local.find_locked::<Set>(id)?;
-        let mut wakes = Wakes::new();
-        let blocked = set.attempt(local, offset, ops, &mut wakes);
-        match blocked {
-            Ok(None) => {
-                drop(held);
-                drop(section);
-                wakes.wake();
-                Ok(())
-            }
-            Err(error) => {
-                drop(held);
-                drop(section);
-                wakes.wake();
-                if error.0 == libc::EAGAIN {
-                    // The operation may be tried again and again, without a wait.
-                    local.mark_the_unmarked();
-                }
-                Err(error)
-            }
-            Ok(Some(blocked)) => {
-                wait_until_done(local, set, offset, ops, timeout, blocked, section, held, wakes)
-            }
+        let (operation, mut wakes) = (Operation { local, set, offset, ops }, Wakes::new());
+        let result = operation.attempt(&mut wakes);
+        if let Ok(Some(blocked)) = result {
+            return operation.wait(timeout, blocked, Inside { held, section }, wakes);
         }
+        drop(held);
+        drop(section);
+        wakes.wake();
+        if result == Err(Errno(libc::EAGAIN)) {
+            // The operation may be tried again and again, without a wait.
+            local.mark_the_unmarked();
+        }
+        result.map(drop)
     }
 }
 
-/// The rest of an operation that cannot be done at once. Arguments are dropped from the last to the
-/// first: the lock before the section, in which alone it may be touched.
-#[cold]
-#[expect(clippy::too_many_arguments, reason = "the state of its only caller")]
-fn wait_until_done(
+/// A set's lock, and the section in which alone it may be touched.
+struct Inside {
+    held: Held<'static>,
+    section: Section<'static>,
+}
+
+/// An operation on a set.
+struct Operation<'o> {
     local: &'static Local,
     set: &'static Set,
     offset: u64,
-    ops: &[SemOp],
-    timeout: Option<Duration>,
-    mut blocked: Blocked,
-    mut section: Section<'static>,
-    mut held: Held<'static>,
-    mut wakes: Wakes<'static>,
-) -> Result<()> {
-    let deadline = timeout.map(|timeout| sys::monotonic().saturating_add(timeout));
-    let mut wait = Wait::until(deadline);
-    if local.lingers() {
-        drop(held);
-        wakes.wake();
-        local.linger(|_| set.may_do(local, blocked));
-        held = local.lock(&set.object.lock)?;
-        if set.object.state.load(Relaxed) != ALIVE {
-            return Err(Errno(libc::EIDRM));
+    ops: &'o [SemOp],
+}
+
+impl Operation<'_> {
+    #[inline]
+    fn attempt(&self, wakes: &mut Wakes<'static>) -> Result<Option<Blocked>> {
+        self.set.attempt(self.local, self.offset, self.ops, wakes)
+    }
+
+    fn is_starving(&self) -> bool {
+        self.set.starving.load(Relaxed) == u64::from(self.local.number)
+    }
+
+    /// Waits until it is done.
+    #[cold]
+    fn wait(
+        &self,
+        timeout: Option<Duration>,
+        mut blocked: Blocked,
+        inside: Inside,
+        mut wakes: Wakes<'static>,
+    ) -> Result<()> {
+        let Operation { local, set, offset, .. } = *self;
+        // The lock goes first.
+        let (mut section, mut held) = (inside.section, inside.held);
+        let mut wait = Wait::until(timeout.map(|time| sys::monotonic().saturating_add(time)));
+        if local.lingers() {
+            drop(held);
+            wakes.wake();
+            local.linger(|_| set.may_do(local, blocked));
+            held = local.lock(&set.object.lock)?;
+            if set.object.state.load(Relaxed) != ALIVE {
+                return Err(Errno(libc::EIDRM));
+            }
+            match self.attempt(&mut wakes) {
+                Ok(Some(still)) => blocked = still,
+                over => {
+                    drop(held);
+                    drop(section);
+                    wakes.wake();
+                    return over.map(drop);
+                }
+            }
         }
-        let result = set.attempt(local, offset, ops, &mut wakes);
-        if let Ok(Some(still)) = result {
-            blocked = still;
-        } else {
+        loop {
+            let queued = self.queue_up(blocked, &mut wakes);
+            let who = queued.and_then(|()| self.who_may_die(&wait));
+            drop(held);
+            let (dying, holders) = who?;
+            drop(section);
+            wakes.wake();
+            let pokes = wait.pokes;
+            let woken = local.wait(&mut wait, dying, &holders);
+            section = local.enter();
+            if local.was_removed::<Set>(offset)? {
+                return Err(Errno(libc::EIDRM));
+            }
+            held = local.lock(&set.object.lock)?;
+            if !local.waits_on(offset) || set.object.state.load(Relaxed) != ALIVE {
+                set.leave(local, offset)?;
+                return Err(Errno(libc::EIDRM));
+            }
+            let error = match (self.attempt(&mut wakes), failure(woken)) {
+                (Ok(Some(still)), None) => {
+                    blocked = still;
+                    self.starve(&wait, blocked, wait.pokes > pokes);
+                    continue;
+                }
+                (Ok(None), _) => None,
+                (Ok(Some(_)), error) => error,
+                (Err(error), _) => Some(error),
+            };
+            local.waited(&wait);
+            let starved = self.is_starving();
+            set.leave(local, offset)?;
+            if error.is_some() || starved {
+                let _ = set.poke(local, offset, &mut wakes);
+            }
             drop(held);
             drop(section);
             wakes.wake();
-            return result.map(drop);
+            return error.map_or(Ok(()), Err);
         }
     }
-    loop {
+
+    /// Says in the set's queue what this thread waits for.
+    fn queue_up(&self, blocked: Blocked, wakes: &mut Wakes<'static>) -> Result<()> {
+        let Operation { local, set, offset, .. } = *self;
         let waits_for = set.zero.load(Relaxed).max(blocked.waits_for());
         set.zero.store(waits_for, Relaxed);
         let want = blocked.words();
-        if local.waits_on(offset) {
-            local.thread.want[0].store(want[0], Relaxed);
-            local.thread.want[1].store(want[1], Relaxed);
-            let poked = local.is_poked(local.thread);
-            local.prepare();
-            if poked || set.starving.load(Relaxed) == u64::from(local.number) {
-                // A value that it was poked, or has held others up, for may do for somebody else.
-                let _ = set.poke(local, offset, &mut wakes);
-            }
-        } else {
-            let queued = local.enqueue(&set.queue, offset, want);
-            if let Err(error) = queued {
-                drop(held);
-                return Err(error);
-            }
+        if !local.waits_on(offset) {
+            local.enqueue(&set.queue, offset, want)?;
             local.prepare();
             local.commit();
+            return Ok(());
         }
-        let own = set.own_undo(local, offset).ok().flatten();
-        let dying = set.active.load(Relaxed) != own.map_or(0, |(u, _)| u.active.load(Relaxed));
-        let idle = dying && wait.is_idle();
-        let holders = if idle { set.holders(local)? } else { Vec::new() };
-        drop(held);
-        drop(section);
-        wakes.wake();
-        let pokes = wait.pokes;
-        let woken = local.wait(&mut wait, dying, &holders);
-        section = local.enter();
-        if local.was_removed::<Set>(offset)? {
-            return Err(Errno(libc::EIDRM));
+        local.thread.want[0].store(want[0], Relaxed);
+        local.thread.want[1].store(want[1], Relaxed);
+        let poked = local.is_poked(local.thread);
+        local.prepare();
+        if poked || self.is_starving() {
+            // A value that it was poked, or has held others up, for may do for somebody else.
+            let _ = set.poke(local, offset, wakes);
         }
-        held = local.lock(&set.object.lock)?;
-        if !local.waits_on(offset) || set.object.state.load(Relaxed) != ALIVE {
-            set.leave(local, offset)?;
-            return Err(Errno(libc::EIDRM));
+        Ok(())
+    }
+
+    /// Whether the death of a process may change the set, and, for an idle waiter, of which ones.
+    fn who_may_die(&self, wait: &Wait) -> Result<(bool, Vec<u64>)> {
+        let own = self.set.own_undo(self.local, self.offset).ok().flatten();
+        let own = own.map_or(0, |(undo, _)| undo.active.load(Relaxed));
+        let dying = self.set.active.load(Relaxed) != own;
+        let holders = if dying && wait.is_idle() { self.set.holders(self.local)? } else { vec![] };
+        Ok((dying, holders))
+    }
+
+    /// Has others let this thread go first, if it has waited long and lost often.
+    fn starve(&self, wait: &Wait, blocked: Blocked, lost: bool) {
+        let waited = wait.began.map(|began| sys::monotonic().saturating_sub(began));
+        if wait.pokes > 2
+            && waited.is_some_and(|waited| waited > STARVES)
+            && self.set.may_starve(self.local, blocked, lost)
+        {
+            self.set.starving.store(self.local.number.into(), Relaxed);
         }
-        let result = set.attempt(local, offset, ops, &mut wakes);
-        let error = match (result, failure(woken)) {
-            (Ok(Some(still)), None) => {
-                blocked = still;
-                let waited = wait.began.map(|began| sys::monotonic().saturating_sub(began));
-                if wait.pokes > 2
-                    && waited.is_some_and(|waited| waited > STARVES)
-                    && set.may_starve(local, blocked, wait.pokes > pokes)
-                {
-                    set.starving.store(local.number.into(), Relaxed);
-                }
-                continue;
-            }
-            (Ok(None), _) => None,
-            (Ok(Some(_)), error) => error,
-            (Err(error), _) => Some(error),
-        };
-        local.waited(&wait);
-        let starved = set.starving.load(Relaxed) == u64::from(local.number);
-        set.leave(local, offset)?;
-        if error.is_some() || starved {
-            let _ = set.poke(local, offset, &mut wakes);
-        }
-        drop(held);
-        drop(section);
-        wakes.wake();
-        return error.map_or(Ok(()), Err);
     }
 }
