@@ -6,6 +6,8 @@ use crate::kernel::call;
 use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::*;
 
 /// An open file.
 #[derive(Debug)]
@@ -119,14 +121,19 @@ pub(crate) fn read_link<'b>(path: &CStr, buffer: &'b mut [u8]) -> Option<&'b [u8
 
 /// All of a file.
 pub(crate) fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
+    const PART: usize = 16 << 10;
     let file = File::open(path, libc::O_RDONLY)?;
-    let mut all = Vec::new();
-    let mut part = [0; 4096];
+    let mut all: Vec<u8> = Vec::new();
     loop {
-        match file.read(&mut part)? {
-            0 => return Ok(all),
-            length => all.extend_from_slice(&part[..length]),
+        all.reserve(PART);
+        let to = all.spare_capacity_mut().as_mut_ptr();
+        // SAFETY: a buffer that has room for so many, of which the kernel fills `length`.
+        let length = unsafe { call!(SYS_read, file.0, to, PART) }?;
+        if length == 0 {
+            return Ok(all);
         }
+        // SAFETY: as above.
+        unsafe { all.set_len(all.len() + length) };
     }
 }
 
@@ -175,8 +182,12 @@ impl File {
     fn open_at(path: &CStr, flags: i32, mode: u32) -> Result<File> {
         let (flags, path) = (flags | libc::O_CLOEXEC, path.as_ptr());
         // SAFETY: a string.
-        let number = unsafe { call!(SYS_openat, libc::AT_FDCWD, path, flags, mode) }?;
-        Ok(File(number as i32))
+        let open = || unsafe { call!(SYS_openat, libc::AT_FDCWD, path, flags, mode) };
+        let number = match open() {
+            Err(Errno(libc::EMFILE)) => with_more_files(open),
+            opened => opened,
+        };
+        Ok(File(number? as i32))
     }
 
     /// The file that is open by that number, and is closed with the value.
@@ -259,6 +270,39 @@ impl Drop for File {
         // SAFETY: ours.
         let _ = unsafe { call!(SYS_close, self.0) };
     }
+}
+
+/// A limit of this process, where the kernel tells.
+pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    limits(resource, None).ok().map(|limits| limits.rlim_cur)
+}
+
+fn limits(resource: libc::__rlimit_resource_t, new: Option<libc::rlimit>) -> Result<libc::rlimit> {
+    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let new = new.as_ref().map_or(std::ptr::null(), |new| &raw const *new);
+    // SAFETY: the structures outlive the call.
+    unsafe { call!(SYS_prlimit64, 0, resource, new, &raw mut old) }.map(|_| old)
+}
+
+/// Opens a file beyond the program's limit: a call of the kernel's needs no descriptor.
+fn with_more_files(open: impl FnOnce() -> Result<usize>) -> Result<usize> {
+    /// As many as a call of this library's has open at a time, and some.
+    const MORE: u64 = 8;
+    /// Another thread would take the raised limit for the program's.
+    static RAISED: AtomicBool = AtomicBool::new(false);
+    if RAISED.swap(true, Acquire) {
+        return Err(Errno(libc::EMFILE));
+    }
+    let opened = limits(libc::RLIMIT_NOFILE, None).and_then(|old| {
+        let rlim_cur = old.rlim_cur.saturating_add(MORE);
+        let more = libc::rlimit { rlim_cur, rlim_max: old.rlim_max.max(rlim_cur) };
+        limits(libc::RLIMIT_NOFILE, Some(more)).or(Err(Errno(libc::EMFILE)))?;
+        let opened = open();
+        let _ = limits(libc::RLIMIT_NOFILE, Some(old));
+        opened
+    });
+    RAISED.store(false, Release);
+    opened
 }
 
 /// Unmaps memory.

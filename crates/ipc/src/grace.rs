@@ -12,7 +12,7 @@
 //! (SIGSTOP) delays freeing, never a call: who frees gives up after a while, and the next tries
 //! again.
 
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::ids::free_children;
 use crate::peers::{self, Local, thread_dead};
 use crate::space::Space;
@@ -40,7 +40,8 @@ fn synchronize(space: &Space) -> bool {
     } else if anybody_unfenced(space) {
         return false;
     }
-    for thread in space.thread_numbers().filter_map(|number| space.thread(number).ok()) {
+    let Ok(threads) = space.threads() else { return false };
+    for (_, thread) in threads {
         let seen = thread.reader.load(SeqCst);
         let mut looks = 0;
         while seen & 1 != 0 && thread.reader.load(SeqCst) == seen {
@@ -103,6 +104,11 @@ pub(crate) fn reclaim_all(local: &Local) -> Result<()> {
         };
         match freed {
             Ok(()) => local.commit(),
+            // The next one frees it.
+            Err(Errno(libc::ENOMEM)) => {
+                local.roll_back();
+                return Ok(());
+            }
             Err(_) => heap.drop_batch(),
         }
     }

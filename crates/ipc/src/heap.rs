@@ -71,18 +71,20 @@ impl Locked<'_> {
             local.set(&block.state, IN_USE | class as u64)?;
             return Ok(head);
         }
-        let (size, top) = (size_of_class(class), self.heap.top.load(Relaxed));
+        let (size, mut top) = (size_of_class(class), self.heap.top.load(Relaxed));
         if !(HEAP..=SIZE).contains(&top) || top % 64 != 0 {
             return Err(CORRUPT);
+        }
+        if top % CHUNK + size > CHUNK {
+            top = top.next_multiple_of(CHUNK);
         }
         if size > SIZE - top {
             return Err(Errno(libc::ENOMEM));
         }
         let reserved = self.heap.reserved.load(Relaxed);
         if top + size > reserved {
-            let end = (top + size).next_multiple_of(CHUNK).min(SIZE);
-            let from = reserved.clamp(HEAP, top);
-            local.space.reserve(from, end - from).map_err(|_| Errno(libc::ENOMEM))?;
+            let end = (top + size).next_multiple_of(PIECE);
+            local.space.reserve(top, end - top).map_err(|_| Errno(libc::ENOMEM))?;
             self.heap.reserved.store(end, Relaxed);
         }
         local.set(&self.heap.top, top + size)?;

@@ -361,7 +361,10 @@ pub(crate) fn complete_removals<T: Is + 'static>(local: &Local) -> Result<()> {
 
 /// Frees what a removed object owns. Each block is a transaction.
 pub(crate) fn free_children(local: &Local, heap: &heap::Locked<'_>, offset: u64) -> Result<()> {
-    let Ok(object) = local.space.view::<Object>(offset) else { return Ok(()) };
+    let object = match local.space.view::<Object>(offset) {
+        Err(CORRUPT) => return Ok(()),
+        found => found?,
+    };
     // Old arrays come this way, too.
     if object.state.load(Relaxed) != DEAD || object.id.load(Relaxed) >= SLOTS * SEQUENCES {
         return Ok(());

@@ -15,6 +15,7 @@ mod attachments;
 mod bytes;
 mod error;
 mod file;
+mod forks;
 mod grace;
 mod heap;
 mod ids;
@@ -35,11 +36,13 @@ mod shm;
 pub mod signals;
 mod space;
 mod sys;
-
-pub use attachments::forked;
 #[doc(hidden)]
-pub use attachments::{Fork, watch_forks};
+pub mod users;
+
 pub use error::{Errno, OpenError, Result};
+#[doc(hidden)]
+pub use forks::Fork;
+pub use forks::forked;
 pub use limits::Limits;
 pub use msg::{MsgInfo, MsgStatus};
 pub use namespace::{Namespace, Owner, Status};
@@ -48,6 +51,8 @@ pub use permission::credentials_changed;
 pub use sem::{MOST as MOST_SEM_VALUE, SemInfo, SemOp, SemStatus};
 pub use shm::{SHM_DEST, SHM_LOCKED, ShmInfo, ShmStatus};
 pub use space::default_directory;
+#[doc(hidden)]
+pub use space::{begin_ipc_namespace, ipc_namespace};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

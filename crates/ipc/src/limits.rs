@@ -2,6 +2,7 @@
 //! Limits: the kernel's, where `/proc` tells them, else its defaults.
 
 use crate::file;
+use crate::space::layout::CHUNK;
 
 /// The limits of the three kinds, by their kernel names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +35,8 @@ impl Limits {
             // More would not fit into a transaction.
             semopm: semopm.min(500),
             semmni,
-            msgmax: one("msgmax", 8192),
+            // More would not fit into a chunk.
+            msgmax: one("msgmax", 8192).min(CHUNK / 2),
             msgmnb: one("msgmnb", 16384),
             msgmni: one("msgmni", 32000),
             shmmax: one("shmmax", u64::MAX - (1 << 24)),

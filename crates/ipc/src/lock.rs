@@ -73,7 +73,7 @@ impl Local {
                 self.thread.held[depth].store(0, Relaxed);
                 return Err(CORRUPT);
             }
-            self.lock_slowly(lock);
+            self.lock_slowly(lock).inspect_err(|_| self.thread.held[depth].store(0, Relaxed))?;
         }
         self.depth.set(depth + 1);
         Ok(Held { local: self, lock })
@@ -86,7 +86,7 @@ impl Local {
     }
 
     #[cold]
-    fn lock_slowly(&self, lock: &Lock) {
+    fn lock_slowly(&self, lock: &Lock) -> Result<()> {
         let (mut unnamed, mut looks) = (0, 0);
         // A thread that is bound to its CPU may yet have to do with others elsewhere.
         let spins = self.spins || self.poked_from_elsewhere();
@@ -101,14 +101,14 @@ impl Local {
             let taken = if word == 0 {
                 lock.word.compare_exchange(0, self.mark, Acquire, Relaxed).is_ok()
             } else {
-                looks > 0 && self.take_over(lock, word, &mut unnamed)
+                looks > 0 && self.take_over(lock, word, &mut unnamed)?
             };
             if taken {
                 if looks > 0 {
                     // A sleeper was woken, others may sleep: this thread wakes the next one.
                     lock.sleepers.fetch_or(1, Relaxed);
                 }
-                return;
+                return Ok(());
             }
             if word != 0 {
                 let seen = lock.sleepers.fetch_or(1, SeqCst) | 1;
@@ -125,9 +125,9 @@ impl Local {
     }
 
     /// Takes the lock from a holder that is dead, or cannot be the holder.
-    fn take_over(&self, lock: &Lock, word: u32, unnamed: &mut u32) -> bool {
+    fn take_over(&self, lock: &Lock, word: u32, unnamed: &mut u32) -> Result<bool> {
         let number = u64::from(word & NUMBER_MASK);
-        let holder = self.space.thread(number).ok();
+        let holder = self.holder(number)?;
         let holder = holder.filter(|_| number <= self.space.header().threads.load(SeqCst));
         let free = match holder {
             None => true,
@@ -135,7 +135,7 @@ impl Local {
             Some(thread) if mark(number, thread) != word => true,
             Some(thread) if is_dead(self.space, thread) => {
                 // Before the lock is ours: if we die now, the next one begins from the start.
-                self.mend(thread);
+                self.mend(thread)?;
                 true
             }
             Some(thread) => {
@@ -147,20 +147,29 @@ impl Local {
                 *unnamed >= PATIENCE
             }
         };
-        free && lock.word.compare_exchange(word, self.mark, Acquire, Relaxed).is_ok()
+        Ok(free && lock.word.compare_exchange(word, self.mark, Acquire, Relaxed).is_ok())
+    }
+
+    /// The place of that number, if there is one.
+    fn holder(&self, number: u64) -> Result<Option<&'static Thread>> {
+        match self.space.thread(number) {
+            Err(CORRUPT) => Ok(None),
+            found => found.map(Some),
+        }
     }
 
     /// Rolls back what a dead thread was in the middle of.
-    pub fn mend(&self, dead: &Thread) {
+    pub fn mend(&self, dead: &Thread) -> Result<()> {
         if dead.changes.load(Acquire) == 0 {
-            return;
+            return Ok(());
         }
-        let _recovery = self.recover();
+        let _recovery = self.recover()?;
         // Its place may have been cleared, and be a living thread's, or about to be: registering
         // does not take the menders' lock.
         if dead.process.load(Acquire) != 0 && thread_dead(self.space, dead) {
-            roll_back(self.space, dead);
+            roll_back(self.space, dead)?;
         }
+        Ok(())
     }
 
     /// Whether a transaction that is not over, of anybody's, has changed that word.
@@ -168,17 +177,19 @@ impl Local {
         // A thread that has changed the word has logged it before: its stores come in that order.
         sys::membarrier(sys::MEMBARRIER_GLOBAL_EXPEDITED);
         let at = self.space.offset_of(word);
-        self.space.thread_numbers().filter_map(|number| self.space.thread(number).ok()).any(|t| {
+        let has = |t: &Thread| {
             let changes = (t.changes.load(Acquire) as usize).min(LOG);
             t.log[..changes].iter().any(|entry| entry.offset.load(Relaxed) == at)
-        })
+        };
+        self.space.threads().map_or(true, |mut threads| threads.any(|(_, t)| has(t)))
     }
 
     /// Gives the place of a dead thread that was mended away. Under the lock of the registry.
     pub fn clear_place(&self, dead: &Thread) {
         // Whoever mends it is sure that it stays dead.
-        let _recovery = self.recover();
-        dead.process.store(0, SeqCst);
+        if let Ok(_recovery) = self.recover() {
+            dead.process.store(0, SeqCst);
+        }
     }
 
     /// Marks the threads that are gone and that the kernel has not marked: once a second.
@@ -186,7 +197,7 @@ impl Local {
     pub fn mark_the_unmarked(&self) {
         let (looked, now) = (&self.space.header().looked, sys::now());
         let namespace = own_namespace();
-        if had_its_turn(looked, namespace, now) {
+        if sys::is_filtered() || had_its_turn(looked, namespace, now) {
             return;
         }
         // A thread that cannot see zombies has a turn of its own: others are to find those.
@@ -194,11 +205,12 @@ impl Local {
         if !takes_its_turn(looked, namespace ^ blind, now) {
             return;
         }
-        for thread in self.space.thread_numbers().filter_map(|n| self.space.thread(n).ok()) {
+        let Ok(threads) = self.space.threads() else { return };
+        for (_, thread) in threads {
             if !thread_dead(self.space, thread) && gone_unmarked(self.space, thread) {
                 // Places are cleared under this lock, so the thread that is asked for once more is
                 // the one that is marked.
-                let _recovery = self.recover();
+                let Ok(_recovery) = self.recover() else { return };
                 if thread.process.load(Acquire) != 0 && gone_unmarked(self.space, thread) {
                     thread.life[0].store(OWNER_DIED, SeqCst);
                 }
@@ -207,7 +219,7 @@ impl Local {
     }
 
     /// Takes the menders' lock.
-    fn recover(&self) -> Recovery<'_> {
+    fn recover(&self) -> Result<Recovery<'_>> {
         let recovery = &self.space.header().recovery;
         let at = self.space.offset_of(recovery);
         self.thread.held[HELD - 1].store(at, SeqCst);
@@ -215,7 +227,8 @@ impl Local {
         loop {
             let word = recovery.word.load(Relaxed);
             let number = u64::from(word & NUMBER_MASK);
-            let holder = self.space.thread(number).ok();
+            let holder = self.holder(number);
+            let holder = holder.inspect_err(|_| self.thread.held[HELD - 1].store(0, SeqCst))?;
             looks += 1;
             let free = holder.is_none_or(|thread| {
                 mark(number, thread) != word
@@ -228,7 +241,7 @@ impl Local {
             unnamed = if named { 0 } else { unnamed + 1 };
             let free = free || unnamed >= PATIENCE;
             if free && recovery.word.compare_exchange(word, self.mark, AcqRel, Relaxed).is_ok() {
-                return Recovery(self);
+                return Ok(Recovery(self));
             }
             sys::pause(Duration::from_micros(50));
         }
@@ -276,7 +289,8 @@ impl Local {
 
     /// Takes all changes since the last commit back.
     pub fn roll_back(&self) {
-        roll_back(self.space, self.thread);
+        // All that it has changed is mapped.
+        let _ = roll_back(self.space, self.thread);
     }
 }
 
@@ -325,15 +339,19 @@ fn is_dead(space: &Space, thread: &Thread) -> bool {
     thread.process.load(Acquire) == 0 || thread_dead(space, thread)
 }
 
-fn roll_back(space: &Space, thread: &Thread) {
+/// All of it, or it is to be begun again: what cannot be mapped cannot be undone.
+fn roll_back(space: &Space, thread: &Thread) -> Result<()> {
     let changes = (thread.changes.load(Acquire) as usize).min(LOG);
     for entry in thread.log[..changes].iter().rev() {
-        if let Ok(word) = space.view::<AtomicU64>(entry.offset.load(Relaxed)) {
-            word.store(entry.old.load(Relaxed), Relaxed);
+        match space.view::<AtomicU64>(entry.offset.load(Relaxed)) {
+            Ok(word) => word.store(entry.old.load(Relaxed), Relaxed),
+            Err(CORRUPT) => {}
+            Err(error) => return Err(error),
         }
     }
     compiler_fence(SeqCst);
     thread.changes.store(0, Release);
+    Ok(())
 }
 
 #[cold]
@@ -375,6 +393,7 @@ impl Drop for Held<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Errno;
     use crate::namespace::Namespace;
 
     /// A mender that was slow finds the place cleared: what is logged there is the next thread's.
@@ -388,7 +407,7 @@ mod tests {
         place.log[0].offset.store(local.space.offset_of(word), Relaxed);
         place.log[0].old.store(7, Relaxed);
         place.changes.store(1, Relaxed);
-        local.mend(place);
+        local.mend(place).unwrap();
         assert_eq!(word.load(Relaxed), 0);
         assert_eq!(place.changes.load(Relaxed), 1);
     }
@@ -421,6 +440,45 @@ mod tests {
             }
             assert!(had_its_turn(&looked, 0, now));
         }
+    }
+
+    /// In a child, whose address space is limited for a while.
+    #[test]
+    fn a_lock_is_not_taken_from_the_dead_whose_changes_cannot_be_mapped() {
+        use crate::space::layout::{CHUNK, HEAP, Kind};
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let (_call, local) = n.begin().unwrap();
+        let number = std::thread::spawn(move || n.begin().unwrap().1.number).join().unwrap();
+        let holder = local.space.thread(number.into()).unwrap();
+        let (lock, changed) = (&local.ids(Kind::Sem).lock, HEAP + 64 * CHUNK);
+        holder.held[0].store(local.space.offset_of(lock), SeqCst);
+        lock.word.store(mark(number.into(), holder), SeqCst);
+        holder.log[0].offset.store(changed, SeqCst);
+        holder.log[0].old.store(7, SeqCst);
+        holder.changes.store(1, SeqCst);
+        let limit = |bytes| {
+            let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+            // SAFETY: a structure that outlives the call.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+        };
+        // SAFETY: the child uses what is this thread's, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            limit(0);
+            let refused = local.lock(lock).err() == Some(Errno(libc::ENOMEM));
+            let left = holder.changes.load(SeqCst) == 1 && local.depth.get() == 0;
+            limit(libc::RLIM_INFINITY);
+            let taken = local.lock(lock).is_ok();
+            let undone = local.space.view::<AtomicU64>(changed).map(|word| word.load(SeqCst));
+            let fine = refused && left && taken && undone == Ok(7);
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(i32::from(!fine)) };
+        }
+        let mut status = -1;
+        // SAFETY: the child above.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
     }
 
     #[test]

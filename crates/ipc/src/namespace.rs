@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A namespace: a directory with what its processes share.
 
-use crate::attachments;
-use crate::error::{Errno, OpenError, Result};
+use crate::error::{CORRUPT, Errno, OpenError, Result};
 use crate::grace;
 use crate::ids;
 use crate::limits::Limits;
 use crate::object::{Is, Object};
 use crate::peers::{self, Local};
+use crate::permission;
 use crate::queue::Queue;
 use crate::signals::Call;
 use crate::space::layout::{SLOTS, Thread};
 use crate::space::{Space, default_directory};
 use crate::sys;
+use crate::users::{Kind, from_objects, to_objects};
 use std::path::Path;
-use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 /// An open namespace. It stays open as long as the process lives.
 #[derive(Clone, Copy)]
@@ -51,10 +52,10 @@ impl Status {
         Status {
             id: id as i32,
             key: object.key.load(Relaxed) as i32,
-            uid: owner as u32,
-            gid: (owner >> 32) as u32,
-            cuid: creator as u32,
-            cgid: (creator >> 32) as u32,
+            uid: from_objects(Kind::User, owner as u32),
+            gid: from_objects(Kind::Group, (owner >> 32) as u32),
+            cuid: from_objects(Kind::User, creator as u32),
+            cgid: from_objects(Kind::Group, (creator >> 32) as u32),
             mode: object.mode.load(Relaxed) as u32,
             sequence: (id / SLOTS) as u32,
             ctime: object.ctime.load(Relaxed),
@@ -68,6 +69,15 @@ pub struct Owner {
     pub uid: u32,
     pub gid: u32,
     pub mode: u32,
+}
+
+/// A function that is called when a thread makes its first call, with its process's epoch.
+type FirstCall = fn(&Call, u64);
+static FIRST_CALL: AtomicUsize = AtomicUsize::new(0);
+
+/// Has that function called from now on.
+pub(crate) fn at_first_calls(first_call: FirstCall) {
+    FIRST_CALL.store(first_call as usize, Release);
 }
 
 /// Places of the dead that one thread clears.
@@ -105,7 +115,6 @@ impl Namespace {
                 what: "find the directory",
                 error: Errno::of(&error),
             })?;
-        attachments::watch_forks();
         let mut list = OPEN.load(Acquire);
         if let Some(known) = known(list, directory) {
             return Ok(known);
@@ -145,15 +154,19 @@ impl Namespace {
         Space::is_there(directory.as_ref())
     }
 
-    /// Opens what this process may no longer open once it has given up being root, or moved its own
-    /// root: for the preload library.
+    /// Does what this thread may no longer do once it has given up being root, moved its own root,
+    /// or (`filter`) set a seccomp filter: for the preload library.
     #[doc(hidden)]
-    pub fn prepare(&self) {
-        let call = Call::begin();
-        if call.here().is_one_call() {
+    pub fn prepare(&self, filter: bool) {
+        if let Ok((_call, _local)) = self.begin() {
             let _signals = sys::SignalsBlocked::new();
             // Keeps the lock's file.
             drop(self.space.registry());
+            self.space.map_all();
+            permission::creator();
+        }
+        if filter {
+            sys::expect_a_filter();
         }
     }
 
@@ -182,7 +195,11 @@ impl Namespace {
         let (local, new) = peers::local(call.here(), self.space)?;
         if new {
             // Before removed segments that nobody has attached are looked for.
-            attachments::count_for(call, local.epoch);
+            let first_call = FIRST_CALL.load(Acquire);
+            if first_call != 0 {
+                // SAFETY: stored from such a function only.
+                unsafe { std::mem::transmute::<usize, FirstCall>(first_call)(call, local.epoch) };
+            }
             self.mend_the_dead(local);
         }
         Ok(local)
@@ -206,7 +223,9 @@ impl Namespace {
     }
 
     fn mend_one(&self, local: &Local, number: u64, dead: &Thread) -> bool {
-        local.mend(dead);
+        if local.mend(dead).is_err() {
+            return false;
+        }
         // Its queue's lock is that of an object which cannot be freed while we look: it is linked,
         // or it was removed since we began, and then the dead is in no queue.
         let _section = local.enter();
@@ -216,7 +235,10 @@ impl Namespace {
             let waits_on = &dead.waits_on;
             return !local.in_a_transaction(waits_on) && waits_on.load(Acquire) == 0;
         }
-        let Ok(object) = local.space.view::<Object>(waited_on) else { return true };
+        let object = match local.space.view::<Object>(waited_on) {
+            Ok(object) => object,
+            Err(error) => return error == CORRUPT,
+        };
         let Ok(_held) = local.lock(&object.lock) else { return false };
         let queue = local.space.view::<Queue>(dead.queue.load(Relaxed));
         let queue = queue.ok().filter(|_| dead.waits_on.load(Relaxed) == waited_on);
@@ -240,10 +262,11 @@ impl Namespace {
         object.controls()?;
         more(local, found)?;
         // Nobody's; what is not committed is taken back.
-        if owner.uid == u32::MAX || owner.gid == u32::MAX {
-            return Err(Errno(libc::EINVAL));
-        }
-        local.set(&object.owner, u64::from(owner.uid) | u64::from(owner.gid) << 32)?;
+        let number =
+            |kind, id| Some(id).filter(|&id| id != u32::MAX).and_then(|id| to_objects(kind, id));
+        let (user, group) = (number(Kind::User, owner.uid), number(Kind::Group, owner.gid));
+        let (user, group) = user.zip(group).ok_or(Errno(libc::EINVAL))?;
+        local.set(&object.owner, u64::from(user) | u64::from(group) << 32)?;
         let mode = object.mode.load(Relaxed) & !0o777 | u64::from(owner.mode & 0o777);
         local.set(&object.mode, mode)?;
         local.set(&object.ctime, sys::now())?;
@@ -297,7 +320,7 @@ mod tests {
     /// A program that has the library linked in, and is run with the preload library.
     #[test]
     fn two_copies_of_the_library_are_one_process() {
-        let _one = attachments::tests::one();
+        let _one = crate::forks::tests::one();
         let directory = tempfile::tempdir().unwrap();
         let n = Namespace::open(directory.path()).unwrap();
         if n.begin().unwrap().1.thread.robust.load(Relaxed) == 0 {

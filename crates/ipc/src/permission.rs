@@ -5,6 +5,7 @@ use crate::error::{Errno, Result};
 use crate::kernel::call;
 use crate::object::Object;
 use crate::sys;
+use crate::users::{self, Kind};
 use std::sync::atomic::Ordering::*;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -17,12 +18,13 @@ const CAP_SYS_ADMIN: u32 = 21;
 pub(crate) const CAP_SYS_RESOURCE: u32 = 24;
 
 const UNKNOWN: u64 = u64::MAX;
-/// The effective user, known without a system call.
+/// The effective user, as objects have it, known without a system call.
 static USER: AtomicU64 = AtomicU64::new(UNKNOWN);
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
 /// The process changes its credentials: the next check asks again.
 pub fn credentials_changed() {
+    users::forget();
     CHANGES.fetch_add(1, SeqCst);
     USER.store(UNKNOWN, SeqCst);
 }
@@ -38,7 +40,7 @@ fn user() -> u32 {
 #[cold]
 fn ask_user() -> u32 {
     let changes = CHANGES.load(SeqCst);
-    let user = sys::user();
+    let user = users::own(Kind::User, sys::user());
     if CHANGES.load(SeqCst) == changes {
         USER.store(user.into(), SeqCst);
     }
@@ -47,21 +49,22 @@ fn ask_user() -> u32 {
 
 /// The effective user and group, for a new object.
 pub(crate) fn creator() -> u64 {
-    u64::from(ask_user()) | u64::from(sys::group()) << 32
+    u64::from(ask_user()) | u64::from(users::own(Kind::Group, sys::group())) << 32
 }
 
 fn in_group(groups: [u32; 2]) -> bool {
-    if groups.contains(&sys::group()) {
+    let is = |group| groups.contains(&users::own(Kind::Group, group));
+    if is(sys::group()) {
         return true;
     }
     // The kernel has no more.
     let mut list = vec![0u32; 65536];
     // SAFETY: a buffer that is valid for its length.
     let count = unsafe { call!(SYS_getgroups, list.len(), list.as_mut_ptr()) }.unwrap_or(0);
-    list[..count].iter().any(|group| groups.contains(group))
+    list[..count].iter().any(|&group| is(group))
 }
 
-/// Whether this thread has an effective capability.
+/// Whether this thread has an effective capability that counts for the IPC namespace.
 pub(crate) fn capable(capability: u32) -> bool {
     #[repr(C)]
     struct Head {
@@ -72,7 +75,8 @@ pub(crate) fn capable(capability: u32) -> bool {
     let mut data = [[0u32; 3]; 2];
     // SAFETY: this version's header and data.
     let told = unsafe { call!(SYS_capget, &raw const head, data.as_mut_ptr()) };
-    told.is_ok() && data[capability as usize / 32][0] >> (capability % 32) & 1 != 0
+    let has = told.is_ok() && data[capability as usize / 32][0] >> (capability % 32) & 1 != 0;
+    has && !users::is_foreign()
 }
 
 /// Whether the bits granted lack one that is wanted.

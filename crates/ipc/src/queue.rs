@@ -369,7 +369,10 @@ impl Local {
         let status = &self.thread.status;
         let mut lives = Lives { threads: Vec::new(), words: Vec::new() };
         lives.words.push(sys::Expected::new(status, WAITING));
-        let threads = || self.space.thread_numbers().filter_map(|n| self.space.thread(n).ok());
+        if self.space.threads().is_err() {
+            return None;
+        }
+        let threads = || self.space.threads().into_iter().flatten().map(|(_, thread)| thread);
         for &holder in holders {
             let mut of_holder = threads().filter(|t| t.process.load(Acquire) == holder);
             if !of_holder.any(|thread| lives.add(thread)) {
@@ -425,7 +428,7 @@ impl Local {
 
     /// Has all waiters look for themselves.
     fn wake_all(&self) {
-        let threads = self.space.thread_numbers().filter_map(|n| self.space.thread(n).ok());
+        let threads = self.space.threads().into_iter().flatten().map(|(_, thread)| thread);
         threads.filter(|thread| thread.waits_on.load(Relaxed) != 0).for_each(wake);
     }
 }

@@ -3,10 +3,11 @@
 //!
 //! A segment's bytes are a file of their own in the namespace's directory, which attaching maps.
 //! The segment has a list of who has attached it: process, program image and how often. Entries of
-//! processes that died, or executed another program, do not count (if no thread that made a call is
-//! left, `/proc` says whether the process has the file mapped); so a segment that was removed
-//! while it was attached goes with its last user, however that one ended. If nobody else looks at
-//! that moment, it goes when the next process does something slow in the namespace.
+//! processes that died, or executed another program, do not count. Of the others `/proc` says how
+//! often they have mapped the file, as the kernel counts: a program may unmap a part, or move it.
+//! So a segment that was removed while it was attached goes with its last user, however that one
+//! ended. If nobody else looks at that moment, it goes when the next process does something slow
+//! in the namespace.
 
 use crate::attachments::{self, Attachment};
 use crate::bytes::{self, Place};
@@ -20,13 +21,23 @@ use crate::peers::{self, Local};
 use crate::permission::{CAP_IPC_LOCK, READ, WRITE, capable};
 use crate::signals::Call;
 use crate::space::layout::{Entry, Kind, MAX_PROCESSES, Shared};
-use crate::sys;
+use crate::sys::{self, Mappings};
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
 
 const INVALID: Errno = Errno(libc::EINVAL);
+
+/// Whether `/proc` is to be asked for the mappings of a segment's users. An answer takes a read of
+/// all mappings of a process, under the lock of all ids where the last user of a removed segment is
+/// waited for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    No,
+    OnceASecond,
+    Now,
+}
 
 /// In a segment's mode: removed, still attached; locked into memory.
 pub const SHM_DEST: u32 = 0o1000;
@@ -56,6 +67,8 @@ struct User {
     image: AtomicU64,
     pid: AtomicU64,
     count: AtomicU64,
+    /// Calls in which it is about to map the segment.
+    attaching: AtomicU64,
     /// The second in which `/proc` was last asked, and said that it has the segment mapped.
     maps: AtomicU64,
 }
@@ -81,50 +94,60 @@ impl Is for Segment {
     }
 }
 
-impl Attachment {
-    /// The parts that are left of it, if `/proc` tells.
-    fn parts(&self) -> Option<Vec<Range<usize>>> {
-        sys::mapped_parts(self.address, &format!("/{}", bytes::name(self.id)))
-    }
-
-    /// Unmaps it. Whether there was something left of it, as far as can be known.
-    ///
-    /// # Safety
-    /// Nothing in it is used any more.
-    unsafe fn unmap(&self) -> bool {
-        let unmap = |part: &Range<usize>| {
-            // SAFETY: the caller's promise; it was mapped by `shmat`.
-            unsafe { file::unmap(part.start, part.len()) };
-        };
-        if self.whole {
-            unmap(&(self.address..self.address + self.length));
-            return true;
-        }
-        // An unknown part stays: it may be the program's own, or another segment's.
-        let Some(parts) = self.parts() else { return true };
-        parts.iter().for_each(unmap);
-        !parts.is_empty()
-    }
+/// Takes off the list what a new mapping has taken the place of, unless it is somewhere else.
+fn take_replaced(list: &mut Vec<Attachment>, new: Range<usize>) -> Vec<Attachment> {
+    let covers = |a: &Attachment| new.start <= a.address && a.address + a.length <= new.end;
+    let old: Vec<_> = list.iter().copied().filter(covers).collect();
+    let maps = (!old.is_empty()).then(sys::Maps::own).flatten();
+    let is_mapped =
+        |a: &Attachment| maps.as_ref().is_some_and(|maps| !mappings(maps, a).is_empty());
+    let gone: Vec<_> = old.into_iter().filter(|a| !is_mapped(a)).collect();
+    list.retain(|a| !gone.iter().any(|g| g.address == a.address && g.is_of_same_segment(a)));
+    gone
 }
 
-/// Takes off the list what a new mapping has replaced. Of a segment that it covers in part the rest
-/// may be there, or may have gone before (`munmap`), and be somebody else's memory by now.
-fn take_replaced(list: &mut Vec<Attachment>, new: Range<usize>) -> Vec<Attachment> {
-    let mut gone = Vec::new();
-    list.retain_mut(|a| {
-        let end = a.address + a.length;
-        if end <= new.start || new.end <= a.address {
-            return true;
-        }
-        a.whole = false;
-        let covered = new.start <= a.address && end <= new.end;
-        let left = !covered && a.parts().is_none_or(|parts| !parts.is_empty());
-        if !left {
-            gone.push(*a);
-        }
-        left
-    });
-    gone
+fn file_name(id: i32) -> String {
+    format!("/{}", bytes::name(id))
+}
+
+fn mappings(maps: &sys::Maps, a: &Attachment) -> Mappings {
+    maps.of(&file_name(a.id), a.inode)
+}
+
+/// Unmaps the segment that is, or would be, at `address` as a whole: what of it is where it belongs
+/// then. Its attachment, and whether that is its last one.
+///
+/// # Safety
+/// Nothing in it is used any more.
+unsafe fn unmap(list: &mut Vec<Attachment>, address: usize) -> Option<(Attachment, bool)> {
+    let unmap = |part: &Range<usize>| {
+        // SAFETY: the caller's promise; it is a part of a segment.
+        unsafe { file::unmap(part.start, part.len()) };
+    };
+    let Some(maps) = sys::Maps::own() else {
+        let attachment = list.swap_remove(list.iter().rposition(|a| a.address == address)?);
+        unmap(&(address..address + attachment.length));
+        return Some((attachment, true));
+    };
+    let first = |a: &Attachment| {
+        let mut here = mappings(&maps, a).into_iter().filter(|(_, base)| *base == address);
+        here.next().map(|(part, _)| part.start)
+    };
+    let (attachment, _) =
+        list.iter().filter_map(|a| Some((*a, first(a)?))).min_by_key(|(_, first)| *first)?;
+    let (here, left): (Mappings, Mappings) =
+        mappings(&maps, &attachment).into_iter().partition(|(_, base)| *base == address);
+    here.iter().for_each(|(part, _)| unmap(part));
+    let is = |a: &Attachment| a.is_of_same_segment(&attachment);
+    let at =
+        list.iter().position(|a| is(a) && a.address == address).or(list.iter().position(is))?;
+    let last = left.is_empty() || list.iter().filter(|a| is(a)).count() > 1;
+    match left.first() {
+        // Doubled (`mremap`).
+        Some(&(_, base)) if !last => list[at].address = base,
+        _ => drop(list.swap_remove(at)),
+    }
+    Some((attachment, last))
 }
 
 fn page_size() -> usize {
@@ -133,50 +156,59 @@ fn page_size() -> usize {
 
 impl Segment {
     /// Drops the entries of those who are gone; how often it is attached.
-    fn attached(&self, local: &Local) -> Result<u64> {
+    fn attached(&self, local: &Local, look: Look) -> Result<u64> {
         let (mut link, mut count) = (&self.object.chains[0], 0u64);
-        // Once a second: it reads all of a process's mappings, under the lock of all ids where the
-        // last user of a removed segment is waited for.
-        let maps = |user: &User| {
-            let (process, now) = (user.process.load(Relaxed), sys::now());
-            if user.maps.load(Relaxed) == now {
-                return peers::is_there(local.space, process);
-            }
-            let name = format!("/{}", bytes::name(self.object.id.load(Relaxed) as i32));
-            let maps = peers::still_maps(local.space, process, &name);
-            if maps {
-                user.maps.store(now, Relaxed);
-            }
-            maps
-        };
         for _ in 0..=MAX_PROCESSES {
             let at = link.load(Relaxed);
             if at == 0 {
                 return Ok(count);
             }
             let user: &User = local.space.view(at)?;
-            let process = user.process.load(Relaxed);
-            let alive = peers::place(local.space, process).is_some_and(|place| {
-                place.image.load(Relaxed) == user.image.load(Relaxed)
-                    && (peers::image_alive(local.space, process)
-                        // Other threads may use it, unless they have executed another program.
-                        || maps(user))
-            });
-            if alive && user.count.load(Relaxed) != 0 {
-                count = count.saturating_add(user.count.load(Relaxed));
+            let times = self.times(local, user, look);
+            if times != 0 {
+                count = count.saturating_add(times);
                 link = &user.next;
                 continue;
             }
+            let process = user.process.load(Relaxed);
             if user.count.load(Relaxed) != 0 {
+                let pid = peers::number(local.space, process);
                 local.set(&self.dtime, sys::now())?;
-                local.set(&self.lpid, user.pid.load(Relaxed))?;
+                local.set(&self.lpid, pid.map_or(user.pid.load(Relaxed), u64::from))?;
             }
             let heap = local.heap()?;
             local.set(link, user.next.load(Relaxed))?;
             heap.free(at)?;
             local.commit();
+            peers::clear_embryo(local.space, process);
         }
         Err(CORRUPT)
+    }
+
+    /// How often a user has attached it.
+    fn times(&self, local: &Local, user: &User, look: Look) -> u64 {
+        let (space, process) = (local.space, user.process.load(Relaxed));
+        let image = peers::place(space, process).map(|place| place.image.load(Relaxed));
+        if image != Some(user.image.load(Relaxed)) || !peers::process_alive(space, process) {
+            return 0;
+        }
+        let (count, now) = (user.count.load(Relaxed), sys::now());
+        let seen = user.maps.load(Relaxed) == now;
+        if look == Look::No || look == Look::OnceASecond && seen {
+            return count;
+        }
+        let name = file_name(self.object.id.load(Relaxed) as i32);
+        match peers::mappings(space, process, &name, self.file.load(Relaxed)) {
+            // In the middle of a call it may not have mapped it yet.
+            Some(times) if user.attaching.load(Relaxed) != 0 => times.max(count),
+            Some(times) => {
+                if times != 0 {
+                    user.maps.store(now, Relaxed);
+                }
+                times
+            }
+            None => count,
+        }
     }
 
     fn user(&self, local: &Local, process: u64) -> Result<Option<&'static User>> {
@@ -199,7 +231,7 @@ impl Segment {
         let known = self.user(local, process)?;
         if known.is_none() {
             // A user would else be left of each process that ever attached it.
-            self.attached(local)?;
+            self.attached(local, Look::No)?;
         }
         if let Some(user) = known {
             local.set(&user.count, user.count.load(Relaxed) + 1)?;
@@ -215,9 +247,19 @@ impl Segment {
         user.image.store(image, Relaxed);
         user.pid.store(pid.into(), Relaxed);
         user.count.store(1, Relaxed);
+        user.attaching.store(0, Relaxed);
         user.maps.store(0, Relaxed);
         local.set(&self.object.chains[0], at)?;
         local.commit();
+        Ok(())
+    }
+
+    /// Counts this process's calls that are about to map it: by one more, or less.
+    fn attaching(&self, local: &Local, more: i64) -> Result<()> {
+        if let Some(user) = self.user(local, local.process)? {
+            let attaching = user.attaching.load(Relaxed).saturating_add_signed(more);
+            user.attaching.store(attaching, Relaxed);
+        }
         Ok(())
     }
 
@@ -227,15 +269,16 @@ impl Segment {
         local.set(&self.lpid, local.pid.into())
     }
 
-    /// `mapped`: it was.
-    fn detach(&self, local: &Local, mapped: bool) -> Result<()> {
-        let Some(user) = self.user(local, local.process)? else { return Ok(()) };
-        local.set(&user.count, user.count.load(Relaxed).saturating_sub(1))?;
-        if mapped {
-            local.set(&self.dtime, sys::now())?;
-            local.set(&self.lpid, local.pid.into())?;
+    /// Notes, uncommitted, that it was detached.
+    fn stamp_detached(&self, local: &Local) -> Result<()> {
+        local.set(&self.dtime, sys::now())?;
+        local.set(&self.lpid, local.pid.into())
+    }
+
+    fn detach(&self, local: &Local) -> Result<()> {
+        if let Some(user) = self.user(local, local.process)? {
+            local.set(&user.count, user.count.load(Relaxed).saturating_sub(1))?;
         }
-        local.commit();
         Ok(())
     }
 
@@ -352,6 +395,7 @@ impl Namespace {
             let size = segment.size.load(Relaxed);
             self.space.told.check(Kind::Shm, id, size)?;
             segment.attach(local, local.process, local.pid)?;
+            segment.attaching(local, 1)?;
             let identity = (segment.device.load(Relaxed), segment.file.load(Relaxed));
             Ok((size as usize, segment.place(), identity))
         })?;
@@ -382,26 +426,34 @@ impl Namespace {
                 let pointer = map(file)?;
                 let address = pointer as usize;
                 let gone = take_replaced(list, address..address + length);
-                list.push(Attachment { namespace: *self, id, address, length, whole: true });
+                let inode = identity.1;
+                list.push(Attachment { namespace: *self, id, inode, address, length });
                 Ok((pointer, gone))
             })
         });
         let (pointer, replaced) = match mapped {
             Ok(mapped) => mapped,
             Err(error) => {
-                let _ = self.detach(local, id, false);
+                let _ = self.detach(local, id, |local, segment| {
+                    segment.attaching(local, -1)?;
+                    segment.detach(local)
+                });
                 return Err(error);
             }
         };
         // The stamp fails in a damaged namespace only, and the segment is mapped.
-        let _ = self.with_segment(local, id, |local, segment| {
+        let _ = with_segment(local, id, |local, segment| {
+            segment.attaching(local, -1)?;
             segment.stamp(local)?;
             local.commit();
             Ok(())
         });
         for attachment in replaced {
             if let Ok(local) = attachment.namespace.begin_in(&call) {
-                let _ = attachment.namespace.detach(local, attachment.id, true);
+                let _ = attachment.namespace.detach(local, attachment.id, |local, segment| {
+                    segment.stamp_detached(local)?;
+                    segment.detach(local)
+                });
             }
         }
         Ok(pointer)
@@ -417,27 +469,28 @@ impl Namespace {
         if !call.here().is_one_call() {
             return Err(Errno(libc::EDEADLK));
         }
-        loop {
-            let found = attachments::with(&call, |list| {
-                // The last one: of those before, it has taken the place of the beginning.
-                let at = list.iter().rposition(|a| a.address == address)?;
-                let attachment = list.remove(at);
-                // SAFETY: the caller's promise.
-                Some((attachment, unsafe { attachment.unmap() }))
-            });
-            let (attachment, was_there) = found.ok_or(INVALID)?;
-            let local = attachment.namespace.begin_in(&call)?;
-            // A segment that is gone has nobody to tell.
-            let _ = attachment.namespace.detach(local, attachment.id, true);
-            if was_there {
-                return Ok(());
-            }
-        }
+        // SAFETY: the caller's promise.
+        let found = attachments::with(&call, |list| unsafe { unmap(list, address) });
+        let (attachment, last) = found.ok_or(INVALID)?;
+        let local = attachment.namespace.begin_in(&call)?;
+        // A segment that is gone has nobody to tell.
+        let _ = attachment.namespace.detach(local, attachment.id, |local, segment| {
+            segment.stamp_detached(local)?;
+            if last { segment.detach(local) } else { Ok(()) }
+        });
+        Ok(())
     }
 
-    fn detach(&self, local: &Local, id: i32, mapped: bool) -> Result<()> {
-        let removed = self.with_segment(local, id, |local, segment| {
-            segment.detach(local, mapped)?;
+    /// Has `f` change the segment. It goes if it was removed and nobody has attached it any more.
+    fn detach(
+        &self,
+        local: &Local,
+        id: i32,
+        f: impl FnOnce(&Local, &Segment) -> Result<()>,
+    ) -> Result<()> {
+        let removed = with_segment(local, id, |local, segment| {
+            f(local, segment)?;
+            local.commit();
             Ok(segment.mode() & SHM_DEST != 0)
         })?;
         if removed {
@@ -446,53 +499,15 @@ impl Namespace {
         Ok(())
     }
 
-    /// For the child of a fork, by its parent.
-    pub(crate) fn attach_for(&self, local: &Local, id: i32, process: u64) -> Result<()> {
-        self.with_segment(local, id, |local, segment| {
-            segment.stamp(local)?;
-            segment.attach(local, process, local.pid)
-        })
-    }
-
-    /// By the child: it has the segment attached so many times, whether or not it still counts. (It
-    /// may have been taken for dead before it could say that it lives.)
-    pub(crate) fn inherit(&self, local: &Local, id: i32, times: u64) -> Result<()> {
-        self.with_segment(local, id, |local, segment| {
-            let user = segment.user(local, local.process)?;
-            if let Some(user) = user {
-                // Its parent has noted its own number.
-                local.set(&user.pid, local.pid.into())?;
-                local.commit();
-            }
-            let counts = user.map_or(0, |user| user.count.load(Relaxed));
-            (counts..times).try_for_each(|_| {
-                segment.stamp(local)?;
-                segment.attach(local, local.process, local.pid)
-            })
-        })
-    }
-
-    fn with_segment<R>(
-        &self,
-        local: &Local,
-        id: i32,
-        f: impl FnOnce(&Local, &Segment) -> Result<R>,
-    ) -> Result<R> {
-        local.mark_the_unmarked();
-        let _section = local.enter();
-        let (segment, _, _held) = local.find_locked::<Segment>(id)?;
-        f(local, segment)
-    }
-
-    /// [`Namespace::with_segment`], unless it was removed and its last user has died.
+    /// [`with_segment`], unless it was removed and its last user has died.
     fn with_living<R>(
         &self,
         local: &Local,
         id: i32,
         f: impl FnOnce(&Local, &Segment) -> Result<R>,
     ) -> Result<R> {
-        let done = self.with_segment(local, id, |local, segment| {
-            if segment.mode() & SHM_DEST != 0 && segment.attached(local)? == 0 {
+        let done = with_segment(local, id, |local, segment| {
+            if segment.mode() & SHM_DEST != 0 && segment.attached(local, Look::Now)? == 0 {
                 return Ok(None);
             }
             f(local, segment).map(Some)
@@ -508,7 +523,8 @@ impl Namespace {
         {
             let _section = local.enter();
             let _ = ids::remove::<Segment>(local, id, |segment| {
-                let unused = segment.mode() & SHM_DEST != 0 && segment.attached(local)? == 0;
+                let unused = segment.mode() & SHM_DEST != 0
+                    && segment.attached(local, Look::OnceASecond)? == 0;
                 if unused { Ok(()) } else { Err(Errno(libc::EBUSY)) }
             });
         }
@@ -556,7 +572,7 @@ impl Namespace {
             let _section = local.enter();
             ids::remove::<Segment>(local, id, |segment| {
                 segment.object.controls()?;
-                if segment.attached(local)? == 0 {
+                if segment.attached(local, Look::Now)? == 0 {
                     return Ok(());
                 }
                 // The segment can no longer be found by its key, only by its id.
@@ -635,10 +651,42 @@ impl Namespace {
     }
 }
 
+fn with_segment<R>(
+    local: &Local,
+    id: i32,
+    f: impl FnOnce(&Local, &Segment) -> Result<R>,
+) -> Result<R> {
+    local.mark_the_unmarked();
+    let _section = local.enter();
+    let (segment, _, _held) = local.find_locked::<Segment>(id)?;
+    f(local, segment)
+}
+
+/// For the child of a fork, by its parent.
+pub(crate) fn attach_for(local: &Local, id: i32, process: u64) -> Result<()> {
+    with_segment(local, id, |local, segment| {
+        segment.stamp(local)?;
+        segment.attach(local, process, local.pid)
+    })
+}
+
+/// By the child: it has the segment attached so many times, whether or not it still counts. (It may
+/// have been taken for dead before it could say that it lives.)
+pub(crate) fn inherit(local: &Local, id: i32, times: u64) -> Result<()> {
+    with_segment(local, id, |local, segment| {
+        let user = segment.user(local, local.process)?;
+        let counts = user.map_or(0, |user| user.count.load(Relaxed));
+        (counts..times).try_for_each(|_| {
+            segment.stamp(local)?;
+            segment.attach(local, local.process, local.pid)
+        })
+    })
+}
+
 /// `id`: what the program calls the segment. `None`: what the segment says, which the program is
 /// told.
 fn status(local: &Local, segment: &Segment, id: Option<i32>) -> Result<ShmStatus> {
-    let attached = segment.attached(local)?;
+    let attached = segment.attached(local, Look::Now)?;
     let (status, size) = (Status::of(&segment.object), segment.size.load(Relaxed));
     local.space.told.tell(Kind::Shm, id.unwrap_or(status.id), size);
     Ok(ShmStatus {
@@ -685,13 +733,13 @@ mod tests {
 
     fn with_own<R>(n: &Namespace, id: i32, f: impl FnOnce(&Local, &Segment) -> R) -> R {
         let (_call, local) = n.begin().unwrap();
-        n.with_segment(local, id, |local, segment| Ok(f(local, segment))).unwrap()
+        with_segment(local, id, |local, segment| Ok(f(local, segment))).unwrap()
     }
 
     /// With `SHM_REMAP` it would take the place of what is mapped behind it.
     #[test]
     fn a_segment_that_has_grown_is_damaged() {
-        let _one = attachments::tests::one();
+        let _one = crate::forks::tests::one();
         let directory = tempfile::tempdir().unwrap();
         let n = Namespace::open(directory.path()).unwrap();
         let id = n.shmget(5, 4096, libc::IPC_CREAT | 0o600).unwrap();
@@ -714,17 +762,24 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let n = Namespace::open(directory.path()).unwrap();
         let id = n.shmget(libc::IPC_PRIVATE, 4096, 0o600).unwrap();
+        let counted = || {
+            with_own(&n, id, |local, segment| {
+                let user = segment.user(local, local.process).unwrap();
+                user.map_or(0, |user| user.count.load(Relaxed))
+            })
+        };
         for before in 0..3 {
             {
                 let (_call, local) = n.begin().unwrap();
-                n.inherit(local, id, before).unwrap();
-                n.inherit(local, id, 2).unwrap();
+                inherit(local, id, before).unwrap();
+                inherit(local, id, 2).unwrap();
             }
-            assert_eq!(n.shm_status(id).unwrap().attached, 2);
+            assert_eq!(counted(), 2);
             with_own(&n, id, |local, segment| {
-                (0..2).for_each(|_| segment.detach(local, true).unwrap());
+                (0..2).for_each(|_| segment.detach(local).unwrap());
+                local.commit();
             });
-            assert_eq!(n.shm_status(id).unwrap().attached, 0);
+            assert_eq!(counted(), 0);
         }
     }
 }

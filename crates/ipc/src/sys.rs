@@ -2,20 +2,36 @@
 //! System calls, and what `/proc` tells.
 
 use crate::error::Errno;
+pub(crate) use crate::file::limit;
 use crate::file::{self, File};
 use crate::kernel::{self, call};
 pub(crate) use crate::kernel::{current_cpu, monotonic, now};
 use std::ops::Range;
-use std::path::Path;
-use std::sync::atomic::AtomicU32;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 pub(crate) const MEMBARRIER_GLOBAL_EXPEDITED: i32 = 1 << 1;
 pub(crate) const MEMBARRIER_REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
 
+/// Whether the program has set a seccomp filter of its own, which may end it for a call that it
+/// does not know of. From then on this process asks the kernel for what it cannot do without:
+/// others find the dead, and free memory.
+static FILTERED: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_filtered() -> bool {
+    FILTERED.load(Relaxed)
+}
+
+/// The program is about to set a filter.
+pub(crate) fn expect_a_filter() {
+    FILTERED.store(true, Relaxed);
+}
+
 pub(crate) fn membarrier(command: i32) -> bool {
     // SAFETY: membarrier reads no memory of ours.
-    unsafe { call!(SYS_membarrier, command, 0, 0) }.is_ok()
+    !is_filtered() && unsafe { call!(SYS_membarrier, command, 0, 0) }.is_ok()
 }
 
 fn timespec(time: Duration) -> libc::timespec {
@@ -59,6 +75,9 @@ impl Expected {
 /// Sleeps while all words have these values, until a time of the monotonic clock. Which one was
 /// woken. A handler with `SA_RESTART` does not end the sleep.
 pub(crate) fn futex_wait_any(words: &[Expected], until: Duration) -> Result<usize, Errno> {
+    if is_filtered() {
+        return Err(Errno(libc::EPERM));
+    }
     let (at, count, time) = (words.as_ptr(), words.len(), timespec(until));
     // SAFETY: the words and `time` outlive the call.
     unsafe { call!(SYS_futex_waitv, at, count, 0, &raw const time, libc::CLOCK_MONOTONIC) }
@@ -67,15 +86,6 @@ pub(crate) fn futex_wait_any(words: &[Expected], until: Duration) -> Result<usiz
 pub(crate) fn futex_wake(word: &AtomicU32, threads: i32) {
     // SAFETY: the kernel only uses the address of `word`.
     let _ = unsafe { call!(SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, threads) };
-}
-
-/// A limit of this process, where the kernel tells.
-pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    let none = std::ptr::null::<libc::rlimit>();
-    // SAFETY: `limit` outlives the call.
-    let known = unsafe { call!(SYS_prlimit64, 0, resource, none, &raw mut limit) };
-    known.is_ok().then_some(limit.rlim_cur)
 }
 
 /// How long a file this process may make: beyond that the kernel sends a SIGXFSZ.
@@ -121,14 +131,15 @@ pub(crate) fn usable_cpus() -> u32 {
 
 /// Lets others have this CPU that want it.
 pub(crate) fn yield_cpu() {
-    // SAFETY: no preconditions.
-    let _ = unsafe { call!(SYS_sched_yield) };
+    if !is_filtered() {
+        // SAFETY: no preconditions.
+        let _ = unsafe { call!(SYS_sched_yield) };
+    }
 }
 
+/// By a call that all waiting needs.
 pub(crate) fn pause(time: Duration) {
-    let time = timespec(time);
-    // SAFETY: `time` outlives the call.
-    let _ = unsafe { call!(SYS_nanosleep, &raw const time, std::ptr::null::<u8>()) };
+    futex_wait(&AtomicU32::new(0), 0, time);
 }
 
 /// The number of this process's PID namespace; 0 if the kernel does not tell.
@@ -173,6 +184,9 @@ pub(crate) enum Process {
 }
 
 pub(crate) fn process(pid: u32) -> Process {
+    if is_filtered() {
+        return Process::Unknown;
+    }
     let mut path = [0u8; 48];
     // Its first thread's file says the same; of `/proc/PID/stat` some emulators make up their own.
     let text = format_args!("/proc/{pid}/task/{pid}/stat\0").to_string();
@@ -233,52 +247,64 @@ fn parse_stat(stat: &[u8]) -> Process {
     start.map_or(Process::Unknown, Process::Started)
 }
 
-/// Whether a process that is there has mapped a file of that name, which begins with a slash, in
-/// whatever directory. `None`: `/proc` does not tell.
-pub(crate) fn has_mapped(pid: u32, name: &str) -> Option<bool> {
-    if !proc_has_our_numbers() {
+/// The text of a process's `maps`; `None`: `/proc` does not tell. All threads have the same, but
+/// those that have ended have nothing.
+fn maps(process: &str) -> Option<Vec<u8>> {
+    if is_filtered() {
         return None;
     }
-    let tasks = format!("/proc/{pid}/task");
-    // All threads have the same, but those that have ended have nothing.
-    let maps = file::names(&tasks).ok()?.iter().find_map(|task| {
-        let maps = Path::new(&tasks).join(&**task).join("maps");
-        file::read(maps).ok().filter(|maps| !maps.is_empty())
-    })?;
-    Some(maps.split(|&b| b == b'\n').any(|line| is_of_file(line, name)))
+    let read = |path: &Path| file::read(path).ok().filter(|maps| !maps.is_empty());
+    let tasks = PathBuf::from(format!("/proc/{process}/task"));
+    read(&tasks.with_file_name("maps")).or_else(|| {
+        file::names(&tasks).ok()?.iter().find_map(|task| read(&tasks.join(&**task).join("maps")))
+    })
 }
 
-/// Whether a line of `maps` is of a file of that name, which begins with a slash.
-fn is_of_file(line: &[u8], name: &str) -> bool {
-    line.strip_suffix(b" (deleted)").unwrap_or(line).ends_with(name.as_bytes())
+/// A file's mappings: the addresses of each, and where the file's beginning is or would be.
+pub(crate) type Mappings = Vec<(Range<usize>, usize)>;
+
+/// The mappings of a process, for [`Maps::of`].
+pub(crate) struct Maps(String);
+
+impl Maps {
+    fn new(process: &str) -> Option<Maps> {
+        let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let text = String::from_utf8(maps(process)?);
+        Some(Maps(text.unwrap_or_else(|error| lossy(error.as_bytes()))))
+    }
+
+    /// Mappings of this process.
+    pub fn own() -> Option<Maps> {
+        Maps::new("self")
+    }
+
+    /// Mappings of a process of this PID namespace.
+    pub fn of_process(pid: u32) -> Option<Maps> {
+        proc_has_our_numbers().then(|| Maps::new(&pid.to_string())).flatten()
+    }
+
+    /// The mappings of a file, in whatever directory: its name begins with a slash.
+    pub fn of(&self, name: &str, inode: u64) -> Mappings {
+        let is_of_file =
+            |line: &&str| line.strip_suffix(" (deleted)").unwrap_or(line).ends_with(name);
+        let lines = self.0.lines().filter(is_of_file);
+        lines.filter_map(|line| parse_mapping(line, inode)).collect()
+    }
 }
 
-/// Where this process has mapped parts of a file of that name, as [`has_mapped`] takes it, of which
-/// the beginning is, or would be, at `address`. `None`: `/proc` does not tell.
-pub(crate) fn mapped_parts(address: usize, name: &str) -> Option<Vec<Range<usize>>> {
-    // The first one is empty if the process's first thread has ended.
-    let maps = ["/proc/self/maps", "/proc/thread-self/maps"]
-        .into_iter()
-        .find_map(|path| file::read(path).ok().filter(|maps| !maps.is_empty()))?;
-    let lines = maps.split(|&b| b == b'\n').filter(|line| is_of_file(line, name));
-    let parts = lines.filter_map(parse_mapping);
-    let parts = parts.filter(|(part, offset)| part.start.checked_sub(*offset) == Some(address));
-    Some(parts.map(|(part, _)| part).collect())
-}
-
-/// The addresses of a line of `maps`, and the offset in the file.
-fn parse_mapping(line: &[u8]) -> Option<(Range<usize>, usize)> {
-    let mut fields = line.split(|&b| b == b' ').map(|field| std::str::from_utf8(field).ok());
+/// The addresses of a line of `maps`, and that of the file's beginning, if it is that file's.
+fn parse_mapping(line: &str, inode: u64) -> Option<(Range<usize>, usize)> {
+    let mut fields = line.split_ascii_whitespace();
     let number = |text| usize::from_str_radix(text, 16).ok();
-    let (start, end) = fields.next()??.split_once('-')?;
-    let offset = fields.nth(1)??;
-    Some((number(start)?..number(end)?, number(offset)?))
+    let (start, end) = fields.next()?.split_once('-')?;
+    let (start, end, offset) = (number(start)?, number(end)?, number(fields.nth(1)?)?);
+    (fields.nth(1)?.parse() == Ok(inode)).then_some((start..end, start.wrapping_sub(offset)))
 }
 
 /// Whether that thread of a process of this PID namespace is gone.
 pub(crate) fn thread_gone(pid: u32, tid: u32) -> bool {
     // SAFETY: signal 0 only asks.
-    unsafe { call!(SYS_tgkill, pid, tid, 0) == Err(Errno(libc::ESRCH)) }
+    !is_filtered() && unsafe { call!(SYS_tgkill, pid, tid, 0) == Err(Errno(libc::ESRCH)) }
 }
 
 /// Blocks all signals while it lives. Keeps `errno`.
@@ -322,12 +348,14 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_mapping_are_found() {
-        let line = b"7f00a000-7f00c000 rw-s 00003000 00:19 42    /dev/shm/my dir/shm.5 (deleted)";
-        assert_eq!(parse_mapping(line), Some((0x7f00_a000..0x7f00_c000, 0x3000)));
-        assert!(is_of_file(line, "/shm.5") && !is_of_file(line, "/hm.5"));
-        assert_eq!(parse_mapping(b""), None);
-        assert_eq!(parse_mapping(b"7f00a000-7f00c000 rw-s"), None);
+    fn mappings_of_a_file_are_found() {
+        let maps = "7f00a000-7f00c000 rw-s 00003000 00:19 42    /dev/shm/my dir/shm.5 (deleted)\n\
+                    7f00d000-7f00e000 r--s 00000000 00:19 43    /dev/shm/other/shm.5\n\n\
+                    7f00e000-7f00f000 rw-p 00000000 00:00 0\n7f00a000";
+        let maps = Maps(maps.into());
+        assert_eq!(maps.of("/shm.5", 42), [(0x7f00_a000..0x7f00_c000, 0x7f00_7000)]);
+        assert_eq!(maps.of("/shm.5", 43), [(0x7f00_d000..0x7f00_e000, 0x7f00_d000)]);
+        assert_eq!((maps.of("/hm.5", 42), maps.of("/shm.5", 44)), (vec![], vec![]));
     }
 
     #[test]

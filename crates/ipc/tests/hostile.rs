@@ -90,13 +90,13 @@ fn random_bytes_crash_nobody() {
             let at = match random.below(4) {
                 0 => random.below(1024),
                 1 => (1 << 16) + random.below(512),
-                2 => (4 << 20) + random.below(4) * 20480 + random.below(640),
-                _ => (384 << 20) + random.below(16384),
+                2 => (66 + random.below(4)) * 32768 + random.below(640),
+                _ => (520 << 20) + random.below(16384),
             };
             let word = match random.below(4) {
                 0 => 0,
                 1 => random.below(64),
-                2 => (384 << 20) + random.below(16384),
+                2 => (520 << 20) + random.below(16384),
                 _ => random.below(u64::MAX),
             };
             file.write_all_at(&word.to_le_bytes(), at & !7).unwrap();

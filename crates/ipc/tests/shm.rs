@@ -127,7 +127,8 @@ fn a_segment_over_a_part_of_another_is_detached_by_itself() {
         let rest = word((start + 7 * page()) as *mut u8);
         rest.store(7, SeqCst);
         word(second).store(at as u32, SeqCst);
-        assert_eq!(both(), (1, 1));
+        // As the kernel counts: a segment in two parts is attached twice.
+        assert_eq!(both(), (if at == 4 { 2 } else { 1 }, 1));
         if at == 0 {
             // As the kernel: of two that begin there, the one of which the beginning is there.
             detach(second).unwrap();

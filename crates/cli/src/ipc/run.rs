@@ -23,6 +23,9 @@ pub fn run(directory: Option<PathBuf>, strict: bool, command: &[OsString]) -> Re
         sanitizer.push(if sanitizer.is_empty() { "" } else { ":" });
         sanitizer.push("verify_asan_link_order=0");
         let mut environment = vec![("ASAN_OPTIONS", sanitizer)];
+        // Another IPC namespace's objects are others.
+        let namespace = reprieve_ipc::ipc_namespace().map_or(String::new(), |n| n.to_string());
+        environment.push(("REPRIEVE_IPC_NAMESPACE", namespace.into()));
         match directory {
             Some(directory) => {
                 // Programs may change their working directory.

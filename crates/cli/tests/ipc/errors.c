@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/ipc.h>
+#include <sys/mman.h>
 #include <sys/msg.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
@@ -22,6 +23,36 @@
 static void handler(int signal, siginfo_t *information, void *context)
 {
 	(void)signal, (void)information, (void)context;
+}
+
+// How a child ends that handles a signal in a call, on a stack that it may only
+// read or on its own.
+static int handled(int flags, int of_segment)
+{
+	size_t size = 1 << 16;
+	struct sigaction action = {.sa_sigaction = handler,
+				   .sa_flags = SA_SIGINFO | flags};
+	struct sembuf down = {.sem_op = -1};
+	int set = semget(IPC_PRIVATE, 1, 0600), status, segment;
+	pid_t child = fork();
+
+	if (child == 0) {
+		stack_t stack = {.ss_size = size};
+
+		segment = shmget(IPC_PRIVATE, size, 0600);
+		stack.ss_sp = of_segment ? shmat(segment, NULL, SHM_RDONLY)
+					 : mmap(NULL, size, PROT_READ,
+						MAP_PRIVATE | MAP_ANONYMOUS, -1,
+						0);
+		shmctl(segment, IPC_RMID, NULL);
+		sigaltstack(&stack, NULL);
+		sigaction(SIGALRM, &action, NULL);
+		ualarm(1000, 1000);
+		_exit(semop(set, &down, 1) == -1 && errno == EINTR ? 7 : 3);
+	}
+	waitpid(child, &status, 0);
+	semctl(set, 0, IPC_RMID);
+	return status & ~0x80;
 }
 
 int main(void)
@@ -77,6 +108,10 @@ int main(void)
 	printf("flags: %#x, default %d\n",
 	       action.sa_flags & (SA_SIGINFO | SA_RESETHAND),
 	       action.sa_handler == SIG_DFL);
+	fflush(stdout);
+	printf("on a stack of its own %#x %#x, that it may not write %#x %#x\n",
+	       handled(0, 0), handled(0, 1), handled(SA_ONSTACK, 0),
+	       handled(SA_ONSTACK, 1));
 	shmdt(at);
 	shmctl(segment, IPC_RMID, NULL);
 	semctl(second, 0, IPC_RMID);

@@ -3,6 +3,7 @@
 
 mod manual;
 mod neighbours;
+mod oracle;
 mod room;
 mod suites;
 
@@ -183,18 +184,6 @@ fn memory_that_changes_or_is_not_there_concerns_nobody_else() {
         assert_eq!(done(&mut Command::new(&program)), "fine\n");
     }
     assert_eq!(done(&mut n.run(&[program.to_str().unwrap()])), "fine\n");
-}
-
-/// Item 10 of issue 55.
-#[test]
-fn what_the_manual_leaves_open_is_as_in_the_kernel() {
-    let n = Namespace::new();
-    let directory = tempfile::tempdir().unwrap();
-    let program = compiled("errors", directory.path());
-    let ours = done(&mut n.run(&[program.to_str().unwrap()]));
-    if kernel_has_ipc() {
-        assert_eq!(ours, done(&mut Command::new(&program)));
-    }
 }
 
 /// Item 10 of issue 55.

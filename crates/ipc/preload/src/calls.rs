@@ -3,11 +3,15 @@
 //! `syscall`; on the platforms that are supported these come where fixed ones would.
 
 use crate::next::next;
+use crate::process;
 use crate::structures::{self, MsgInfo, ShmInfo, ShmLimits};
 use libc::{c_int, c_long, c_ulong, c_void, key_t, sembuf, seminfo, size_t, ssize_t, timespec};
 use reprieve_ipc_core::kernel::call;
 use reprieve_ipc_core::signals::in_a_call;
-use reprieve_ipc_core::{Errno, Namespace, Owner, Result, default_directory};
+use reprieve_ipc_core::{
+    Errno, Namespace, Owner, Result, begin_ipc_namespace, credentials_changed, default_directory,
+    users,
+};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 use std::time::Duration;
@@ -75,10 +79,39 @@ fn open() -> Result<&'static Namespace> {
     Ok(unsafe { &*opened })
 }
 
-/// Opens the namespace if there is one, and what of it may be out of reach later.
-pub fn prepare() {
+/// Opens the namespace if there is one, and what of it may be out of reach later: behind a seccomp
+/// filter, too.
+pub fn prepare(filter: bool) {
     if Namespace::is_there(default_directory()) == Ok(true) {
-        let _ = namespace().map(Namespace::prepare);
+        let _ = namespace().map(|n| n.prepare(filter));
+    }
+}
+
+/// After `unshare`: applies the adjustments of a process with one thread. Those of others stay the
+/// process's.
+pub fn leave_adjustments() {
+    // SAFETY: touches no memory, and does nothing: it only fails if there are other threads.
+    let alone = unsafe { call!(SYS_unshare, libc::CLONE_THREAD) }.is_ok();
+    // SAFETY: null, or what `open` has leaked.
+    if let Some(opened) = unsafe { NAMESPACE.load(Acquire).as_ref() }.filter(|_| alone) {
+        let _ = opened.apply_adjustments();
+    }
+}
+
+/// The process is in other namespaces, of those kinds. They have just begun if it is told who it
+/// was `before`.
+pub fn namespaces_changed(kinds: c_int, before: Option<[u32; 2]>) {
+    if kinds & (libc::CLONE_NEWUSER | libc::CLONE_NEWIPC) != 0 {
+        credentials_changed();
+    }
+    if let Some(before) = before.filter(|_| kinds & libc::CLONE_NEWUSER != 0) {
+        users::has_begun(before);
+    }
+    if kinds & libc::CLONE_NEWIPC != 0 {
+        NAMESPACE.store(std::ptr::null_mut(), Release);
+        if before.is_some() {
+            begin_ipc_namespace();
+        }
     }
 }
 
@@ -569,6 +602,22 @@ unsafe extern "C" fn syscall(
             libc::SYS_shmat => return own_shmat(ai, b as *const c_void, ci) as c_long,
             libc::SYS_shmdt => own_shmdt(a as *const c_void),
             libc::SYS_shmctl => own_shmctl(ai, bi, c as *mut libc::shmid_ds),
+            libc::SYS_seccomp => {
+                prepare(true);
+                return pass_on(number, [a, b, c, d, e, f]);
+            }
+            libc::SYS_prctl => process::prctl(ai, b, c, d, e),
+            libc::SYS_unshare => process::unshare(ai),
+            libc::SYS_setns => process::setns(ai, bi),
+            libc::SYS_clone | libc::SYS_clone3 => {
+                let before = users::before();
+                let result = pass_on(number, [a, b, c, d, e, f]);
+                if result == 0 {
+                    let first = if number == libc::SYS_clone { Ok(a) } else { read(a) };
+                    namespaces_changed(first.unwrap_or(0) as c_int, Some(before));
+                }
+                return result;
+            }
             _ => return pass_on(number, [a, b, c, d, e, f]),
         }
     };

@@ -4,9 +4,9 @@
 use crate::calls::{self, returns};
 use crate::next::next;
 use crate::{reach, signals};
-use libc::{c_int, gid_t, pid_t, uid_t};
+use libc::{c_int, c_void, gid_t, pid_t, uid_t};
 use reprieve_ipc_core::kernel::call;
-use reprieve_ipc_core::{Fork, credentials_changed, watch_forks};
+use reprieve_ipc_core::{Fork, credentials_changed, users};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -14,11 +14,6 @@ static LOADED: extern "C" fn() = loaded;
 
 /// When the library is loaded.
 extern "C" fn loaded() {
-    // Some allocators register handlers for forks when they are first used. Before a fork these
-    // must run after ours, which allocate.
-    // SAFETY: frees what it has allocated.
-    unsafe { libc::free(std::hint::black_box(libc::malloc(1))) };
-    watch_forks();
     signals::begin();
     reach::lead_here();
 }
@@ -72,7 +67,7 @@ fn before_a_change() {
     // SAFETY: no preconditions.
     let is_root = unsafe { call!(SYS_geteuid) } == Ok(0);
     if named && is_root {
-        calls::prepare();
+        calls::prepare(false);
     }
 }
 
@@ -97,4 +92,93 @@ credentials! {
     setgid(group: gid_t) c"setgid";
     setegid(group: gid_t) c"setegid";
     chroot(directory: *const libc::c_char) c"chroot";
+}
+
+/// Has this thread leave namespaces, for `syscall`, too.
+#[unsafe(no_mangle)]
+pub extern "C" fn unshare(flags: c_int) -> c_int {
+    before_a_change();
+    let before = users::before();
+    let result = next!(c"unshare", fn(c_int) -> c_int, flags);
+    if result == 0 {
+        if flags & (libc::CLONE_NEWIPC | libc::CLONE_SYSVSEM) != 0 {
+            calls::leave_adjustments();
+        }
+        calls::namespaces_changed(flags, Some(before));
+    }
+    result
+}
+
+/// Has this thread enter a namespace, for `syscall`, too.
+#[unsafe(no_mangle)]
+pub extern "C" fn setns(descriptor: c_int, kind: c_int) -> c_int {
+    before_a_change();
+    let result = next!(c"setns", fn(c_int, c_int) -> c_int, descriptor, kind);
+    if result == 0 {
+        calls::namespaces_changed(if kind == 0 { !0 } else { kind }, None);
+    }
+    result
+}
+
+/// The C library's has a variable number of arguments. For `syscall`, too.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        calls::prepare(true);
+    }
+    next!(c"prctl", fn(c_int, usize, usize, usize, usize) -> c_int, option, a, b, c, d)
+}
+
+type Entry = unsafe extern "C" fn(*mut c_void) -> c_int;
+
+/// The work of a child in namespaces of its own.
+struct Start {
+    function: Entry,
+    argument: *mut c_void,
+    flags: c_int,
+    before: [u32; 2],
+}
+
+unsafe extern "C" fn start(start: *mut c_void) -> c_int {
+    // SAFETY: from `clone`, whose caller answers for the function.
+    unsafe {
+        let Start { function, argument, flags, before } = start.cast::<Start>().read();
+        calls::namespaces_changed(flags, Some(before));
+        function(argument)
+    }
+}
+
+/// The C library's has a variable number of arguments, of which three follow at most.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clone(
+    mut function: Entry,
+    stack: *mut c_void,
+    flags: c_int,
+    mut argument: *mut c_void,
+    parent: usize,
+    storage: usize,
+    child: usize,
+) -> c_int {
+    if flags & (libc::CLONE_NEWIPC | libc::CLONE_NEWUSER) != 0 {
+        let new = Start { function, argument, flags, before: users::before() };
+        // The child may share this memory, and outlive the call.
+        (function, argument) = (start, Box::into_raw(Box::new(new)).cast());
+    }
+    next!(
+        c"clone",
+        fn(Entry, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int,
+        function,
+        stack,
+        flags,
+        argument,
+        parent,
+        storage,
+        child
+    )
 }

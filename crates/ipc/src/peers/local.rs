@@ -3,7 +3,6 @@
 
 use super::registry;
 use crate::error::{Errno, Result};
-use crate::file;
 use crate::kernel::call;
 use crate::signals::{Here, here};
 use crate::space::Space;
@@ -73,57 +72,35 @@ impl Drop for Owned {
 }
 
 /// A word that is zero in the child of any fork, by a handler or by the kernel (MADV_WIPEONFORK).
-fn epoch_now() -> &'static AtomicU64 {
-    // SAFETY: null, or a word that is never unmapped.
-    match unsafe { EPOCH.load(Acquire).as_ref() } {
-        Some(word) => word,
-        None => make_epoch(),
-    }
-}
-
-/// Nobody waits for who makes it: in the child of a fork that thread is not there.
-#[cold]
-fn make_epoch() -> &'static AtomicU64 {
-    static OTHERWISE: AtomicU64 = AtomicU64::new(0);
-    // SAFETY: a fresh mapping, whose words are aligned, and which is unmapped only if nobody else
-    // has seen it; a function of this library, which is never unloaded.
-    unsafe {
-        // Twice does no harm, if both come before the handlers of `attachments`: whoever is not in
-        // there has opened a namespace, which waits for these.
-        libc::pthread_atfork(None, None, Some(wipe));
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let page = call!(SYS_mmap, 0, 4096, protection, flags, usize::MAX, 0);
-        let word = match page {
-            Err(_) => &raw const OTHERWISE,
-            Ok(page) => {
-                let _ = call!(SYS_madvise, page, 4096, libc::MADV_WIPEONFORK);
-                page as *const AtomicU64
-            }
-        };
-        match EPOCH.compare_exchange(std::ptr::null_mut(), word.cast_mut(), AcqRel, Acquire) {
-            Ok(_) => &*word,
-            Err(others) => {
-                if let Ok(page) = page {
-                    file::unmap(page, 4096);
-                }
-                &*others
-            }
-        }
-    }
-}
-
-static EPOCH: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+static EPOCH: AtomicPtr<AtomicU64> = AtomicPtr::new((&raw const OTHERWISE).cast_mut());
+static OTHERWISE: AtomicU64 = AtomicU64::new(0);
 static EPOCHS: AtomicU64 = AtomicU64::new(1);
 
-unsafe extern "C" fn wipe() {
-    let word = EPOCH.load(Acquire);
-    if !word.is_null() {
-        // SAFETY: a word that is never unmapped.
-        unsafe { &*word }.store(0, SeqCst);
+fn epoch_now() -> &'static AtomicU64 {
+    // SAFETY: a word that is never unmapped.
+    unsafe { &*EPOCH.load(Acquire) }
+}
+
+/// When the library is loaded.
+pub(crate) fn prepare_forks() {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a fresh mapping, whose words are aligned, and which stays.
+    let page = unsafe {
+        call!(SYS_mmap, 0, 4096, protection, flags, usize::MAX, 0).inspect(|&page| {
+            let _ = call!(SYS_madvise, page, 4096, libc::MADV_WIPEONFORK);
+        })
+    };
+    if let Ok(page) = page {
+        EPOCH.store(page as *mut AtomicU64, Release);
     }
-    super::inherit_namespace();
+}
+
+/// In the child of a fork, first of all. Its number.
+pub(crate) fn after_fork() -> u32 {
+    epoch_now().store(0, SeqCst);
     crate::space::forget_registering();
+    super::inherit_namespace()
 }
 
 /// The process's epoch; a new one in the child of a fork, which forgets what is its parent's.
@@ -140,20 +117,9 @@ pub(crate) fn epoch() -> u64 {
     new
 }
 
-/// Has a child of this process forget what is its parent's, from the next fork on.
-pub(crate) fn watch_forks() {
-    epoch_now();
-}
-
 /// Makes what this thread has in thread-local storage: that takes a lock of the dynamic loader.
 pub(crate) fn make_local() {
     let _ = OWNED.try_with(|_| ());
-}
-
-/// In the child of a fork: takes the name that the parent has reserved, unless it was given up.
-pub(crate) fn adopt(space: &'static Space, embryo: u64) {
-    let _signals = sys::SignalsBlocked::new();
-    registry::adopt_embryo(space, embryo, epoch());
 }
 
 /// This thread in that namespace; registers it if it is new. The flag: whether it was.

@@ -22,9 +22,10 @@ mod local;
 mod registry;
 
 pub(crate) use local::{Local, Remembered, Section};
-pub(crate) use local::{adopt, epoch, local, make_local, watch_forks};
-pub(crate) use registry::{embryo, name_embryo, remove_embryo};
+pub(crate) use local::{after_fork, epoch, local, make_local, prepare_forks};
+pub(crate) use registry::{embryos, name_embryo, remove_embryo};
 
+use crate::error::Result;
 use crate::space::Space;
 use crate::space::layout::*;
 use crate::sys;
@@ -56,11 +57,13 @@ fn find_namespace() -> u64 {
 }
 
 /// In the child of a fork: its namespace is its parent's if they call the parent by one number. (In
-/// another namespace the parent has none.)
-fn inherit_namespace() {
-    if FOUND_BY.swap(sys::process_id(), Relaxed) != sys::parent_id() {
+/// another namespace the parent has none.) The child's number.
+fn inherit_namespace() -> u32 {
+    let own = sys::process_id();
+    if FOUND_BY.swap(own, Relaxed) != sys::parent_id() {
         NAMESPACE.store(0, Relaxed);
     }
+    own
 }
 
 /// Whether that process's numbers mean the same here: only then it can be asked for.
@@ -83,7 +86,7 @@ pub(crate) fn name(index: u64, generation: u64) -> u64 {
 pub(crate) fn place(space: &Space, process: u64) -> Option<&Process> {
     let found = space.process_at(process & 0xffff_ffff).ok()?;
     let word = found.generation_state.load(Acquire);
-    (word >> 32 == process >> 32 && word & 0xffff_ffff != FREE).then_some(found)
+    (word >> 32 == process >> 32 && state(word) != FREE).then_some(found)
 }
 
 /// Whether the thread in this place, which is somebody's, is dead.
@@ -135,64 +138,89 @@ fn gone(process: &Process) -> bool {
 /// Whether a thread of that process, in its present program, is alive.
 pub(crate) fn image_alive(space: &Space, process: u64) -> bool {
     let Some(found) = place(space, process) else { return false };
-    if found.generation_state.load(Acquire) & 0xffff_ffff == EMBRYO {
-        return embryo_alive(space, found);
+    let word = found.generation_state.load(Acquire);
+    if state(word) == EMBRYO {
+        return embryo_alive(space, found, word);
     }
-    let is_alive = |number| {
-        space.thread(number).is_ok_and(|thread| {
-            thread.process.load(Acquire) == process && !thread_dead(space, thread)
-        })
-    };
+    let is_alive =
+        |thread: &Thread| thread.process.load(Acquire) == process && !thread_dead(space, thread);
     match found.leader.load(Acquire) {
         // The process has its name, and is about to register its first thread.
         0 => !gone(found),
-        leader => is_alive(leader) || space.thread_numbers().any(is_alive),
+        leader => {
+            space.thread(leader).is_ok_and(is_alive)
+                || space.threads().map_or(true, |mut threads| threads.any(|(_, t)| is_alive(t)))
+        }
     }
 }
 
 /// The same, for certain: a thread that the kernel marks when it ends, or when its process executes
 /// another program. To be asked by that process.
-pub(crate) fn image_runs(space: &Space, process: u64) -> bool {
-    space.thread_numbers().filter_map(|number| space.thread(number).ok()).any(|thread| {
+pub(crate) fn image_runs(space: &Space, process: u64) -> Result<bool> {
+    Ok(space.threads()?.any(|(_, thread)| {
         thread.process.load(Acquire) == process
             && thread.robust.load(Relaxed) == 1
             && !thread_dead(space, thread)
             && !gone_unmarked(space, thread)
-    })
+    }))
 }
 
 /// Whether that process, of which no registered thread is alive, is there.
 pub(crate) fn is_there(space: &Space, process: u64) -> bool {
     let Some(found) = place(space, process) else { return false };
-    let live = found.generation_state.load(Acquire) & 0xffff_ffff == LIVE;
+    let live = state(found.generation_state.load(Acquire)) == LIVE;
     live && is_here(found) && !gone(found)
 }
 
-/// The same, and whether it still has a file of that name mapped; yes if it cannot be known.
-pub(crate) fn still_maps(space: &Space, process: u64, name: &str) -> bool {
-    is_there(space, process)
-        && place(space, process).is_some_and(|found| {
-            sys::has_mapped(found.pid.load(Relaxed) as u32, name).unwrap_or(true)
-        })
+/// The number of a process, which may be dead, as long as its place is nobody else's.
+pub(crate) fn number(space: &Space, process: u64) -> Option<u32> {
+    let found = space.process_at(process & 0xffff_ffff).ok()?;
+    let word = found.generation_state.load(Acquire);
+    let of_child = Some(embryo_pid(word)).filter(|&pid| pid != 0);
+    let number = of_child.unwrap_or(found.pid.load(Acquire) as u32);
+    (word >> 32 == process >> 32 && number != 0).then_some(number)
 }
 
-/// A child that has not said so itself lives if its parent does, or once its parent has told its
-/// number, if it is there.
-fn embryo_alive(space: &Space, embryo: &Process) -> bool {
-    match embryo.pid.load(Acquire) {
+/// How often that process has mapped a file; `None` where that cannot be known.
+pub(crate) fn mappings(space: &Space, process: u64, name: &str, inode: u64) -> Option<u64> {
+    place(space, process).filter(|found| is_here(found))?;
+    let number = number(space, process)?;
+    let own = number == sys::process_id();
+    let look = || {
+        let maps = if own { sys::Maps::own() } else { sys::Maps::of_process(number) };
+        Some(maps?.of(name, inode).len() as u64)
+    };
+    // A mapping that moves while the list is read may be missed.
+    look().and_then(|times| if times == 0 { look() } else { Some(times) })
+}
+
+/// A child that has not registered lives if its parent does, or once its number is known, if it is
+/// there. (A process that has got the number of a dead child since has not mapped the segment.)
+fn embryo_alive(space: &Space, embryo: &Process, word: u64) -> bool {
+    match embryo_pid(word) {
         0 => {
             // A process that reserves a name has one itself.
             let parent = embryo.parent.load(Relaxed);
-            let state = |p: &Process| p.generation_state.load(Acquire) & 0xffff_ffff;
-            place(space, parent).is_some_and(|p| state(p) == LIVE) && image_alive(space, parent)
+            let live = |p: &Process| state(p.generation_state.load(Acquire)) == LIVE;
+            place(space, parent).is_some_and(live) && image_alive(space, parent)
         }
-        _ => !gone(embryo),
+        pid => !is_here(embryo) || sys::process(pid) != sys::Process::Gone,
+    }
+}
+
+/// Frees the place of a child that has died and had not registered. The number stays.
+pub(crate) fn clear_embryo(space: &Space, process: u64) {
+    if let Some(found) = place(space, process) {
+        let word = found.generation_state.load(Acquire);
+        if state(word) == EMBRYO && embryo_pid(word) != 0 && !embryo_alive(space, found, word) {
+            let free = word & !EMBRYO | FREE;
+            let _ = found.generation_state.compare_exchange(word, free, SeqCst, SeqCst);
+        }
     }
 }
 
 /// Whether that process is alive, whatever program it executes.
 #[inline]
 pub(crate) fn process_alive(space: &Space, process: u64) -> bool {
-    let Some(found) = place(space, process) else { return false };
-    image_alive(space, process) || is_here(found) && !gone(found)
+    image_alive(space, process) || is_there(space, process)
 }

@@ -25,8 +25,13 @@ fn start_time(pid: u32) -> u64 {
 /// one.
 pub(super) fn own_process(space: &Space, epoch: u64) -> Result<u64> {
     let known = space.process.load(Acquire);
-    if known != 0 && space.epoch.load(Acquire) == epoch && place(space, known).is_some() {
-        return Ok(known);
+    if known != 0 && space.epoch.load(Acquire) == epoch {
+        if let Some(place) = place(space, known) {
+            if state(place.generation_state.load(Acquire)) == EMBRYO {
+                adopt(space, place);
+            }
+            return Ok(known);
+        }
     }
     // Once for each process: others are told now whether its readers fence.
     space.register();
@@ -40,7 +45,7 @@ pub(super) fn own_process(space: &Space, epoch: u64) -> Result<u64> {
     for index in 0..used {
         let process = space.process_at(index)?;
         let word = process.generation_state.load(Acquire);
-        match word & 0xffff_ffff {
+        match state(word) {
             LIVE if start != 0
                 && namespace != 0
                 && process.pid.load(Relaxed) == pid.into()
@@ -49,7 +54,7 @@ pub(super) fn own_process(space: &Space, epoch: u64) -> Result<u64> {
             {
                 let own = name(index, word >> 32);
                 let unfenced = space.unfenced.load(SeqCst).into();
-                if super::image_runs(space, own) {
+                if super::image_runs(space, own)? {
                     // Another copy of this library in the same program. Readers of either count.
                     process.unfenced.fetch_max(unfenced, SeqCst);
                 } else {
@@ -109,39 +114,35 @@ fn fill(space: &Space, p: &Process, pid: u64, namespace: u64, start: u64, parent
     generation
 }
 
-/// A name for the child that this process is about to fork.
-pub(crate) fn embryo(space: &Space, parent: u64) -> Result<u64> {
+/// Names for children that this process is about to fork: as many as asked for, if there are.
+pub(crate) fn embryos(space: &Space, parent: u64, count: usize) -> Vec<u64> {
     let _signals = sys::SignalsBlocked::new();
-    let _registry = space.registry().map_err(|_| FULL)?;
+    let mut names = Vec::with_capacity(count);
+    let Ok(_registry) = space.registry() else { return names };
     let used = space.header().processes.load(SeqCst).min(MAX_PROCESSES.into());
-    let find = |is_free: fn(&Space, u64, u64) -> bool| {
-        (0..used).find(|&index| {
-            let process = space.process_at(index);
-            process.is_ok_and(|p| is_free(space, index, p.generation_state.load(Acquire)))
-        })
-    };
-    let mut free = find(|_, _, word| word & 0xffff_ffff == FREE);
-    if free.is_none() && used >= MAX_PROCESSES.into() {
-        // A place of the dead, as in `own_process`; it takes longer.
-        free = find(|space, index, word| !super::process_alive(space, name(index, word >> 32)));
+    let mut next = 0;
+    while names.len() < count {
+        let word = |index| space.process_at(index).map(|p| p.generation_state.load(Acquire));
+        let mut rest = next..used;
+        let mut free = rest.find(|&index| word(index).is_ok_and(|word| state(word) == FREE));
+        next = free.map_or(used, |index| index + 1);
+        if free.is_none() && names.is_empty() && used >= MAX_PROCESSES.into() {
+            // A place of the dead, as in `own_process`; it takes longer.
+            free = (0..used).find(|&index| {
+                word(index).is_ok_and(|w| !super::process_alive(space, name(index, w >> 32)))
+            });
+        }
+        let Ok(index) = claim_index(space, free) else { break };
+        let Ok(process) = space.process_at(index) else { break };
+        let generation = fill(space, process, 0, own_namespace(), 0, parent);
+        process.generation_state.store(generation << 32 | EMBRYO, SeqCst);
+        names.push(name(index, generation));
     }
-    let index = claim_index(space, free)?;
-    let process = space.process_at(index)?;
-    let generation = fill(space, process, 0, own_namespace(), 0, parent);
-    process.generation_state.store(generation << 32 | EMBRYO, SeqCst);
-    Ok(name(index, generation))
+    names
 }
 
-/// In the child: takes the name, unless it was given up: the parent died, or took the child for
-/// dead.
-pub(super) fn adopt_embryo(space: &Space, embryo: u64, epoch: u64) {
-    // Without the lock, the place might become another process's as this one writes there.
-    let Ok(_registry) = space.registry() else { return };
-    let Some(process) = place(space, embryo) else { return };
-    let generation = embryo >> 32;
-    if process.generation_state.load(Acquire) != generation << 32 | EMBRYO {
-        return;
-    }
+/// In the child, when it registers: takes the name that it was born with.
+fn adopt(space: &Space, process: &Process) {
     let pid = sys::process_id();
     // Not the parent's if that was about to have its children in another one. First: the number
     // that follows means somebody else in the parent's.
@@ -152,45 +153,34 @@ pub(super) fn adopt_embryo(space: &Space, embryo: u64, epoch: u64) {
     process.pid.store(pid.into(), SeqCst);
     space.register();
     process.unfenced.store(space.unfenced.load(SeqCst).into(), SeqCst);
+    let generation = process.generation_state.load(Acquire) >> 32;
     process.generation_state.store(generation << 32 | LIVE, SeqCst);
-    space.epoch.store(epoch, Release);
-    space.process.store(embryo, Release);
 }
 
-/// In the parent: the child's number, by which its death is seen if it dies before it registers.
+/// Says a child's number, by which its death is seen. In one step with a look at the name: the
+/// child may have registered, and its place may be somebody else's.
 pub(crate) fn name_embryo(space: &Space, embryo: u64, pid: u32) {
-    // A handler that forks would wait for the registry.
-    let _signals = sys::SignalsBlocked::new();
-    let start = start_time(pid);
-    // As in `adopt_embryo`.
-    let Ok(_registry) = space.registry() else { return };
-    let Some(process) = place(space, embryo) else { return };
-    if process.generation_state.load(Acquire) & 0xffff_ffff == EMBRYO {
-        // Not if the child has said it meanwhile: it may be in another time namespace.
-        let _ = process.start.compare_exchange(0, start, SeqCst, SeqCst);
-        let _ = process.pid.compare_exchange(0, pid.into(), SeqCst, SeqCst);
-    }
+    change_embryo(space, embryo, EMBRYO | u64::from(pid) << 2);
 }
 
 /// In the parent: there is no child.
 pub(crate) fn remove_embryo(space: &Space, embryo: u64) {
+    change_embryo(space, embryo, FREE);
+}
+
+fn change_embryo(space: &Space, embryo: u64, to: u64) {
     if let Some(process) = place(space, embryo) {
-        let generation = embryo >> 32;
-        let _ = process.generation_state.compare_exchange(
-            generation << 32 | EMBRYO,
-            generation << 32 | FREE,
-            SeqCst,
-            SeqCst,
-        );
+        let generation = embryo & !0xffff_ffff;
+        let word = &process.generation_state;
+        let _ = word.compare_exchange(generation | EMBRYO, generation | to, SeqCst, SeqCst);
     }
 }
 
 /// A place for this thread; its number.
 pub(super) fn own_thread(space: &Space, process: u64) -> Result<u64> {
     let header = space.header();
-    let free = space
-        .thread_numbers()
-        .find(|&number| space.thread(number).is_ok_and(|thread| thread.process.load(Acquire) == 0));
+    let free = space.threads()?.find(|(_, thread)| thread.process.load(Acquire) == 0);
+    let free = free.map(|(number, _)| number);
     // The last ones are for who is to clear those of the dead: that takes a place.
     let spare = free.unwrap_or(header.threads.load(SeqCst).saturating_add(1)) > MOST_THREADS;
     if spare && dead_threads(space).next().is_none() {
@@ -203,7 +193,7 @@ pub(super) fn own_thread(space: &Space, process: u64) -> Result<u64> {
             if used >= MAX_THREADS.into() {
                 return Err(FULL);
             }
-            space.reserve(THREADS + used * THREAD, THREAD)?;
+            space.reserve(THREADS + used * THREAD, size_of::<Thread>() as u64)?;
             header.threads.store(used + 1, SeqCst);
             used + 1
         }
@@ -252,11 +242,8 @@ fn lock_for_life(thread: &Thread) -> bool {
 
 /// Numbers of threads that are dead and whose place is not cleared.
 pub(super) fn dead_threads(space: &Space) -> impl Iterator<Item = (u64, &Thread)> {
-    space.thread_numbers().filter_map(move |number| {
-        let thread = space.thread(number).ok()?;
-        (thread.process.load(Acquire) != 0 && thread_dead(space, thread))
-            .then_some((number, thread))
-    })
+    let dead = |thread: &Thread| thread.process.load(Acquire) != 0 && thread_dead(space, thread);
+    space.threads().into_iter().flatten().filter(move |(_, thread)| dead(thread))
 }
 
 /// Frees the places of processes of which nothing is left.
@@ -265,9 +252,9 @@ pub(super) fn clear_processes(space: &Space) {
     for process in (0..used).filter_map(|index| space.process_at(index).ok().map(|p| (index, p))) {
         let (index, process) = process;
         let word = process.generation_state.load(Acquire);
-        let unused = match word & 0xffff_ffff {
+        let unused = match state(word) {
             FREE => false,
-            EMBRYO => !super::embryo_alive(space, process),
+            EMBRYO => !super::embryo_alive(space, process, word),
             // The first asks the kernel nothing about a process that lives, as most do.
             _ => !super::process_alive(space, name(index, word >> 32)) && gone(process),
         };
@@ -350,7 +337,7 @@ mod tests {
             place.generation_state.store(dead << 32 | EMBRYO, SeqCst);
         }
         space.header().processes.store(MAX_PROCESSES.into(), SeqCst);
-        let child = embryo(space, own).unwrap();
+        let child = embryos(space, own, 3)[0];
         assert_eq!(place(space, child).unwrap().parent.load(Relaxed), own);
         assert_eq!(child >> 32, 2);
     }

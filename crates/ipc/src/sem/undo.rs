@@ -4,9 +4,10 @@
 use super::{MOST, Set};
 use crate::error::{CORRUPT, Result};
 use crate::ids;
+use crate::namespace::Namespace;
 use crate::peers::{Local, place, process_alive};
 use crate::queue::Wakes;
-use crate::space::layout::{MAX_PROCESSES, Shared};
+use crate::space::layout::{Kind, MAX_PROCESSES, Shared};
 use crate::sys;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
@@ -184,5 +185,32 @@ impl Set {
             local.commit();
         }
         Err(CORRUPT)
+    }
+}
+
+impl Namespace {
+    /// Applies this process's adjustments, as its end would (`unshare(CLONE_SYSVSEM)`).
+    #[doc(hidden)]
+    pub fn apply_adjustments(&self) -> Result<()> {
+        let (_call, local) = self.begin()?;
+        let section = local.enter();
+        let mut wakes = Wakes::new();
+        for entry in local.entries(Kind::Sem)? {
+            let offset = entry.object.load(Acquire);
+            if offset == 0 {
+                continue;
+            }
+            let set: &Set = local.space.view(offset)?;
+            let _held = local.lock(&set.object.lock)?;
+            if let Some((undo, _)) = set.own_undo(local, offset)? {
+                local.forget_undo(offset);
+                // Nobody's name.
+                undo.process.store(0, Relaxed);
+                set.settle_slowly(local, offset, &mut wakes)?;
+            }
+        }
+        drop(section);
+        wakes.wake();
+        Ok(())
     }
 }

@@ -16,7 +16,7 @@ pub(crate) unsafe trait Shared {}
 unsafe impl Shared for AtomicU64 {}
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"reprvipc");
-pub(crate) const VERSION: u64 = 7;
+pub(crate) const VERSION: u64 = 8;
 
 pub(crate) const MAX_PROCESSES: u32 = 1 << 14;
 pub(crate) const MAX_THREADS: u32 = (1 << 14) + SPARE_THREADS;
@@ -28,16 +28,19 @@ pub(crate) const SLOTS: u64 = 1 << 15;
 
 pub(crate) const PAGE: u64 = 4096;
 pub(crate) const PROCESSES: u64 = 1 << 16;
-pub(crate) const THREADS: u64 = 4 << 20;
-pub(crate) const HEAP: u64 = 384 << 20;
-/// The file is sparse: this is address space, not memory.
+/// With the first threads in the first chunk.
+pub(crate) const THREADS: u64 = PROCESSES + (2 << 20);
+pub(crate) const HEAP: u64 = 520 << 20;
+/// The file is sparse: this is neither memory nor address space.
 pub(crate) const SIZE: u64 = HEAP + (4 << 30);
+/// The file is mapped in chunks of this size. No value lies in two.
+pub(crate) const CHUNK: u64 = 4 << 20;
 /// The heap gets memory from the file system in pieces of this size.
-pub(crate) const CHUNK: u64 = 256 << 10;
+pub(crate) const PIECE: u64 = 256 << 10;
 
-/// Size classes of the heap: blocks of 2^6 to 2^30 bytes.
+/// Size classes of the heap: blocks of 2^6 bytes to a chunk.
 pub(crate) const SMALLEST: u32 = 6;
-pub(crate) const CLASSES: usize = 25;
+pub(crate) const CLASSES: usize = 17;
 
 /// A lock: 0, or the [`mark`] of the thread that holds it.
 #[repr(C)]
@@ -136,7 +139,7 @@ pub(crate) struct Block {
 /// A process. Named by its place and the generation of that place.
 #[repr(C, align(64))]
 pub(crate) struct Process {
-    /// Generation, and below it a state.
+    /// Generation, below it the number of a child to be born (once it is known), and a state.
     pub generation_state: AtomicU64,
     pub pid: AtomicU64,
     pub namespace: AtomicU64,
@@ -158,8 +161,18 @@ pub(crate) struct Process {
 
 pub(crate) const FREE: u64 = 0;
 pub(crate) const LIVE: u64 = 1;
-/// Reserved by a parent for the child that it is about to fork.
+/// Reserved by a parent for a child that it forks. The child has not registered.
 pub(crate) const EMBRYO: u64 = 2;
+
+/// The state in a process's first word.
+pub(crate) fn state(word: u64) -> u64 {
+    word & 3
+}
+
+/// The number of a child that has not registered; 0: not known yet.
+pub(crate) fn embryo_pid(word: u64) -> u32 {
+    (word as u32) >> 2
+}
 
 /// Locks that a thread may hold at a time.
 pub(crate) const HELD: usize = 4;
@@ -216,8 +229,8 @@ pub(crate) fn mark(number: u64, thread: &Thread) -> u32 {
 /// The thread's number in a mark.
 pub(crate) const NUMBER_MASK: u32 = 0xffff;
 
-/// The bytes of a thread's place: whole pages.
-pub(crate) const THREAD: u64 = (size_of::<Thread>() as u64).next_multiple_of(PAGE);
+/// The bytes of a thread's place: whole pages, and a whole number of places in a chunk.
+pub(crate) const THREAD: u64 = (size_of::<Thread>() as u64).next_power_of_two();
 
 // SAFETY: atomics only.
 unsafe impl Shared for Header {}
@@ -237,4 +250,6 @@ unsafe impl Shared for Thread {}
 const _: () = assert!(size_of::<Header>() as u64 <= PROCESSES);
 const _: () = assert!(PROCESSES + MAX_PROCESSES as u64 * size_of::<Process>() as u64 <= THREADS);
 const _: () = assert!(THREADS + MAX_THREADS as u64 * THREAD <= HEAP);
+const _: () = assert!(THREAD >= PAGE && THREADS % THREAD == 0 && CHUNK % THREAD == 0);
+const _: () = assert!(HEAP % CHUNK == 0 && CHUNK == 1 << (SMALLEST as usize + CLASSES - 1));
 const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= 64);

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The mapped file: making and opening it, and bounds-checked sight of what is in it.
 
+mod chunks;
 pub(crate) mod layout;
 mod path;
 mod told;
 
-pub use path::default_directory;
+pub use path::{begin_ipc_namespace, default_directory, ipc_namespace};
 
 use crate::error::{CORRUPT, Errno, OpenError, Result};
 use crate::file::{self, File};
 use crate::kernel::call;
 use crate::sys;
+use chunks::Chunks;
 use layout::*;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
@@ -20,7 +22,7 @@ use told::Told;
 
 /// An open namespace. Lives as long as the process: threads' robust mutexes lie in it.
 pub(crate) struct Space {
-    base: *mut u8,
+    chunks: Chunks,
     pub directory: PathBuf,
     /// Device and number of the mapped file.
     pub identity: (u64, u64),
@@ -39,19 +41,6 @@ pub(crate) struct Space {
     /// The sizes of its objects, as this process knows them.
     pub told: Told,
 }
-
-/// Not of one that is open, which is never dropped.
-impl Drop for Space {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `open`, and nobody else knows it.
-        unsafe { file::unmap(self.base as usize, SIZE as usize) };
-    }
-}
-
-// SAFETY: the mapping is shared by design, and looked at through atomics only.
-unsafe impl Send for Space {}
-// SAFETY: as above.
-unsafe impl Sync for Space {}
 
 const FILE: &str = "space";
 const LOCK: &str = "lock";
@@ -78,9 +67,8 @@ impl Space {
         if length < PAGE {
             return Err(OpenError::Foreign { path: directory.into() });
         }
-        let base = map(&file).map_err(io("map"))?;
         let space = Space {
-            base,
+            chunks: Chunks::new(&file).map_err(io("map"))?,
             directory: directory.into(),
             identity: found.identity(),
             kept: Kept::none(),
@@ -126,6 +114,12 @@ impl Space {
         self.unfenced.store(registered, SeqCst);
     }
 
+    /// In the child of a fork: its name, under which it has yet to register.
+    pub fn is_born(&self, name: u64, epoch: u64) {
+        self.epoch.store(epoch, Release);
+        self.process.store(name, Release);
+    }
+
     /// The frequent side's fence of two: the other side executes it with a membarrier, where this
     /// process is registered for that.
     #[inline]
@@ -136,45 +130,48 @@ impl Space {
     #[inline]
     pub fn header(&self) -> &Header {
         // SAFETY: the mapping is at least a page long, and so aligned; atomics only.
-        unsafe { &*self.base.cast() }
+        unsafe { &*self.chunks.first().cast() }
     }
 
-    /// The value at an offset, if that is one.
+    /// The file, if its name is still its own.
+    fn file(&self) -> Option<File> {
+        let file = (!sys::is_filtered()).then(|| open_file(&self.directory, FILE).ok()).flatten();
+        file.filter(|file| identity(file).is_ok_and(|i| i == self.identity))
+    }
+
+    /// The value at an offset, if that is one. `ENOMEM`: its memory cannot be mapped.
     #[inline]
     pub fn view<T: Shared>(&self, offset: u64) -> Result<&T> {
-        if offset > SIZE - size_of::<T>() as u64 || offset % align_of::<T>() as u64 != 0 {
+        if offset % align_of::<T>() as u64 != 0 {
             return Err(CORRUPT);
         }
+        let at = self.bytes(offset, size_of::<T>() as u64)?;
         // SAFETY: inside the mapping, aligned, and any bytes are a T.
-        Ok(unsafe { &*self.base.add(offset as usize).cast() })
+        Ok(unsafe { &*at.cast() })
     }
 
     /// `count` of them in a row.
     #[inline]
     pub fn slice<T: Shared>(&self, offset: u64, count: u64) -> Result<&[T]> {
         let bytes = count.checked_mul(size_of::<T>() as u64).ok_or(CORRUPT)?;
-        if bytes > SIZE || offset > SIZE - bytes || offset % align_of::<T>() as u64 != 0 {
+        if offset % align_of::<T>() as u64 != 0 {
             return Err(CORRUPT);
         }
+        let at = self.bytes(offset, bytes)?;
         // SAFETY: as above.
-        Ok(unsafe {
-            std::slice::from_raw_parts(self.base.add(offset as usize).cast(), count as usize)
-        })
+        Ok(unsafe { std::slice::from_raw_parts(at.cast(), count as usize) })
     }
 
     /// Memory that is read and written as bytes, under a lock of well-behaved processes.
+    #[inline]
     pub fn bytes(&self, offset: u64, count: u64) -> Result<*mut u8> {
-        if count > SIZE || offset > SIZE - count {
-            return Err(CORRUPT);
-        }
-        // SAFETY: inside the mapping.
-        Ok(unsafe { self.base.add(offset as usize) })
+        self.chunks.at(offset, count, || self.file())
     }
 
     /// Where something of the mapping is.
     #[inline]
     pub fn offset_of<T>(&self, what: &T) -> u64 {
-        (&raw const *what as usize).wrapping_sub(self.base as usize) as u64
+        self.chunks.offset_of(&raw const *what as usize)
     }
 
     /// The place of a thread, by its number.
@@ -195,16 +192,25 @@ impl Space {
         self.view(PROCESSES + index * size_of::<Process>() as u64)
     }
 
-    /// Numbers of the threads' places that have ever been used.
-    pub fn thread_numbers(&self) -> std::ops::RangeInclusive<u64> {
-        1..=self.header().threads.load(SeqCst).min(MAX_THREADS.into())
+    /// Maps all that is in use, for the time when this process may not do so any more.
+    pub fn map_all(&self) {
+        let _ = self.threads();
+        let used = self.header().heap.reserved.load(Relaxed).min(SIZE);
+        (HEAP..used).step_by(CHUNK as usize).for_each(|chunk| _ = self.bytes(chunk, 1));
+    }
+
+    /// The threads' places that have ever been used, with their numbers.
+    pub fn threads(&self) -> Result<impl Iterator<Item = (u64, &Thread)>> {
+        let used = self.header().threads.load(SeqCst).min(MAX_THREADS.into());
+        (1..=used).step_by((CHUNK / THREAD) as usize).try_for_each(|n| self.thread(n).map(drop))?;
+        self.thread(used.max(1))?;
+        Ok((1..=used).filter_map(|number| Some((number, self.thread(number).ok()?))))
     }
 
     /// Has the file system reserve memory: a sparse page that it has none for would be a SIGBUS.
     pub fn reserve(&self, offset: u64, bytes: u64) -> Result<()> {
-        let file = open_file(&self.directory, FILE);
-        let file = file.ok().filter(|file| identity(file).is_ok_and(|i| i == self.identity));
-        match file {
+        match self.file() {
+            None if sys::is_filtered() => Ok(()),
             Some(file) => file.reserve(offset, bytes),
             // This process may no longer open it, or its name is another file's.
             None => self.populate(offset, bytes),
@@ -232,7 +238,7 @@ impl Space {
     pub fn registry(&self) -> Result<Registry> {
         let open = || {
             // Another namespace's lock would be no lock for this one.
-            match self.is_at(&self.directory) {
+            match !sys::is_filtered() && self.is_at(&self.directory) {
                 true => Registry::open_file(&self.directory, self.file_mode),
                 false => Err(Errno(libc::EACCES)),
             }
@@ -303,14 +309,6 @@ fn open_file(directory: &Path, name: &str) -> Result<File> {
     if file.about()?.is_file() { Ok(file) } else { Err(Errno(libc::EINVAL)) }
 }
 
-fn map(file: &File) -> Result<*mut u8> {
-    // The address space is always as long as the layout, so that every checked offset is inside.
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    unsafe { file.map(0, SIZE as usize, protection, flags, 0) }.map(|base| base as *mut u8)
-}
-
 /// Makes the file under another name first: whoever opens it finds it whole.
 fn create(directory: &Path, mode: u32) -> Result<File> {
     if sys::longest_file() < SIZE {
@@ -324,16 +322,14 @@ fn create(directory: &Path, mode: u32) -> Result<File> {
     let filled = (|| {
         file.set_length(SIZE)?;
         file.reserve(0, PROCESSES)?;
-        let base = map(&file)?;
+        let chunks = Chunks::new(&file)?;
         // SAFETY: the beginning of the new mapping; atomics only.
-        let header: &Header = unsafe { &*base.cast() };
+        let header: &Header = unsafe { &*chunks.first().cast() };
         header.version.store(VERSION, Relaxed);
         header.size.store(SIZE, Relaxed);
         header.heap.top.store(HEAP, Relaxed);
         header.heap.reserved.store(HEAP, Relaxed);
         header.magic.store(MAGIC, Release);
-        // SAFETY: what was mapped above, and nobody refers to.
-        unsafe { file::unmap(base as usize, SIZE as usize) };
         file::rename(&new, directory.join(FILE))
     })();
     if filled.is_err() {
