@@ -17,8 +17,6 @@ pub(crate) enum Fault {
     ScanFirst,
     /// A plain section that protects a node is over before the slot is filled.
     FillLate,
-    /// A scan looks into the slots that belong to no thread before it looks into the threads'.
-    PoolFirst,
     /// A traversal lets its checkpoint go before it starts there.
     LetGo,
     /// A scan of a list does not look whether its checkpoint was unlinked.
@@ -40,7 +38,6 @@ fn choose() -> u8 {
         Ok("arm-outside") => Fault::ArmOutside,
         Ok("scan-first") => Fault::ScanFirst,
         Ok("fill-late") => Fault::FillLate,
-        Ok("pool-first") => Fault::PoolFirst,
         Ok("let-go") => Fault::LetGo,
         Ok("no-look") => Fault::NoLook,
         Ok("leave-all") => Fault::LeaveAll,

@@ -30,6 +30,9 @@ const PLACES: usize = 8;
 #[cfg(loom)]
 const PLACES: usize = 1;
 
+/// Multiplied by this, the numbers of calls in a row lie far apart.
+const SPREAD: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
+
 /// Bytes of the first block.
 #[cfg(not(loom))]
 const FIRST: usize = 4096;
@@ -75,8 +78,8 @@ impl Pool {
     }
 
     pub(crate) fn fill(&self, node: usize) -> &'static AtomicUsize {
-        // Spread: neighbours share a cache line.
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // Neighbours share a cache line.
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed).wrapping_mul(SPREAD);
         let places = |block: &Block| {
             let slots = block.slots;
             (0..PLACES).map(move |i| &slots[(turn >> 16).wrapping_add(i) % slots.len()])

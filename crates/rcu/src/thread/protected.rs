@@ -17,17 +17,6 @@ impl ProtectedNodes {
         threads: impl Iterator<Item = &'a Slots>,
         pool: Option<&'a Pool>,
     ) -> ProtectedNodes {
-        #[cfg(all(reprieve_fault, not(loom)))]
-        if crate::platform::fault::is(crate::platform::fault::Fault::PoolFirst) {
-            let mut early = Self::look(pool.into_iter().flat_map(Pool::all));
-            crate::platform::fault::gap();
-            let late = Self::look(threads.flat_map(|slots| slots.all()));
-            early.0.iter_mut().zip(late.0).for_each(|(early, late)| {
-                early.extend(late);
-                early.sort_unstable();
-            });
-            return early;
-        }
         // The pool's blocks, too, are looked up when the threads' slots have been looked into.
         let pool = pool.into_iter().flat_map(Pool::all);
         Self::look(threads.flat_map(|slots| slots.all()).chain(pool))
