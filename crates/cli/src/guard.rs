@@ -300,7 +300,7 @@ fn add_ended(last: &mut Statistics, seen: BTreeMap<(u32, String), VmStatistics>)
 
 /// How long guard may take to end.
 const END: Duration = Duration::from_secs(60);
-const END_STEP: Duration = Duration::from_millis(200);
+const END_STEP: Duration = Duration::from_secs(1);
 
 /// If guard has not ended one minute after `end` was set, ends the process: a VMM may have mapped a
 /// file that does not answer. Then the kernel removes the scheduler, and the supervisor gives

@@ -57,7 +57,7 @@ pub fn start(options: &Options) -> Result<Box<dyn Guard>, Error> {
 }
 
 /// How often a cancellation is looked for.
-const NAP: Duration = Duration::from_millis(50);
+const NAP: Duration = Duration::from_millis(250);
 
 /// Lets `guard` work until `cancel` is set or `length` has passed; hands its statistics to `each`
 /// every `interval`, and at the end. Meanwhile answers who asks by `control`.

@@ -23,8 +23,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often the list of VMs is looked at. Guests boot in seconds.
-const INTERVAL: Duration = Duration::from_millis(100);
+/// How often the list of VMs is looked at. Guests boot in seconds, and each look takes a CPU from a
+/// vCPU, perhaps in a critical section.
+const INTERVAL: Duration = Duration::from_millis(500);
 /// How often weights and limits of cgroups are read.
 const CGROUPS: Duration = Duration::from_secs(5);
 
