@@ -262,7 +262,6 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	task->queued = 0;
 	task->waits = 0;
 	task->ticked = 0;
-	task->two_at = 0;
 	task->awaits = 0;
 	task->spins_since = 0;
 	if (task->why != WHY_RESCUED)

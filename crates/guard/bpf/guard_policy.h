@@ -591,33 +591,6 @@ POLICY_FN int policy_tick_due(const struct policy_ticks *ticks, u64 tick,
 	       now - left >= tick - before % tick;
 }
 
-/* How long before a tick that is to come the one that is due has to be there,
- * so that the first, at which the guest's CPU notices the grace period, is over
- * when the second comes, at which it reports. */
-#define POLICY_LEAD_NS 250000ULL
-#define POLICY_LEAD_LEAST_NS 60000ULL
-
-/* Whether rescues may be long enough for two ticks. */
-POLICY_FN int policy_holds_two(u64 longest)
-{
-	return longest >= POLICY_LEAD_NS + POLICY_LEAD_NS;
-}
-
-/* Whether a vCPU with a tick due that runs now has two, soon after each other;
- * the next one comes in so long. */
-POLICY_FN int policy_two_ticks(u64 in)
-{
-	return in >= POLICY_LEAD_LEAST_NS && in <= POLICY_LEAD_NS;
-}
-
-/* In how long that is so. */
-POLICY_FN u64 policy_two_ticks_in(u64 in, u64 tick)
-{
-	return in > POLICY_LEAD_NS	    ? in - POLICY_LEAD_NS
-	       : in + tick > POLICY_LEAD_NS ? in + tick - POLICY_LEAD_NS
-					    : in;
-}
-
 /* How far ahead of its turn, in run time, a vCPU may get when the grace period
  * that it holds up is that old. A young one will end by itself; an old one is
  * worth debt. Nothing is worth more than twice max_hold. */
@@ -675,30 +648,6 @@ POLICY_FN u64 policy_rescue_ns(enum policy_need need,
 		ns = limits->slice;
 	return need == POLICY_WORK && ns > POLICY_RESCUE_NS ? ns
 							    : POLICY_RESCUE_NS;
-}
-
-/* Whether a rescue that has lasted for ran, and in which the guest's CPU
- * noticed the grace period, is over: the tick at which it reports comes in so
- * long (0: not known), or came during the rescue, just now. */
-POLICY_FN int policy_noticed_only(u64 in, u64 tick, u64 ran)
-{
-	u64 ago = tick - in;
-
-	return !in ||
-	       (in > POLICY_LEAD_NS && (ago > POLICY_LEAD_NS || ago >= ran));
-}
-
-/* How long a rescue lasts at most where the next tick comes in so long (0: not
- * known): it waits for that, and for the softirq after it. */
-POLICY_FN u64 policy_rescue_to_tick(enum policy_need need, u64 in, u64 tick,
-				    const struct policy_limits *limits)
-{
-	u64 ns = policy_rescue_ns(need, limits);
-	u64 most = policy_rescue_ns(POLICY_WORK, limits);
-
-	if (in && (in <= POLICY_LEAD_NS || tick - in <= POLICY_LEAD_NS))
-		ns += 2 * POLICY_LEAD_NS;
-	return ns < most ? ns : most;
 }
 
 /* Whether a vCPU that waits for its turn, and has been off its CPU since left,

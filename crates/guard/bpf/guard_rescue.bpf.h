@@ -347,10 +347,10 @@ static __always_inline u64 noticed(const struct task *task)
 }
 
 /* Whether the rescue of the current thread, at which was just looked, and which
- * has run for so long, has done what it can; the next tick comes in so long. A
- * tick at which a CPU notices a grace period does no more than that: it is the
- * next one that reports. */
-__noinline int rescue_done(u64 ran, u64 in)
+ * has run for so long, has done what it can. A tick at which a CPU notices a
+ * grace period does no more than that: the next one reports, in a rescue of its
+ * own. */
+__noinline int rescue_done(u64 ran)
 {
 	struct task *task = task_of(bpf_get_current_task_btf());
 	struct guest *guest = task ? guest_of(task) : 0;
@@ -371,8 +371,7 @@ __noinline int rescue_done(u64 ran, u64 in)
 	if (guest->kthread == task->slot || task->noticed == NO_SEQ)
 		return 0;
 	seq = noticed(task);
-	return seq != task->noticed && seq == guest->seq &&
-	       policy_noticed_only(in, guest->tick_ns, ran);
+	return seq != task->noticed && seq == guest->seq;
 }
 
 /* Whether the rescue of the current thread, which has run for so long, is over:
@@ -382,52 +381,32 @@ __noinline int rescue_over(u64 ran)
 	struct task *task = task_of(bpf_get_current_task_btf());
 	struct guest *guest = task ? guest_of(task) : 0;
 	struct policy_limits limit;
-	u64 in;
 
-	if (!guest)
-		return 1;
-	in = policy_tick_in(&task->ticks, guest->tick_ns, bpf_ktime_get_ns());
-	if (rescue_done(ran, in))
+	if (!guest || rescue_done(ran))
 		return 1;
 	limits(&limit);
-	if (ran < policy_rescue_to_tick(guest->kthread == task->slot
-						? POLICY_WORK
-						: POLICY_DUE_TICK,
-					in, guest->tick_ns, &limit))
+	if (ran < policy_rescue_ns(guest->kthread == task->slot
+					   ? POLICY_WORK
+					   : POLICY_DUE_TICK,
+				   &limit))
 		return 0;
 	add(&guest->rescued.expired, 1);
 	return 1;
 }
 
 /* Whether it is known when the tick comes that the vCPU lacks. task->later is
- * when it should be rescued for it, unless that is now. A vCPU that has yet to
- * notice the grace period lacks two ticks, and waits until one rescue brings
- * both; once only, since that may be missed. */
+ * when it should be rescued for it, unless that is now. */
 static __always_inline _Bool knows_tick(struct task *task,
 					const struct guest *guest, u64 now)
 {
-	u64 tick = guest->tick_ns, in;
-	_Bool reports;
+	u64 tick = guest->tick_ns;
+	u64 in = policy_tick_in(&task->ticks, tick, now);
 
-	in = policy_tick_in(&task->ticks, tick, now);
-	if (!in)
-		return 0;
-	reports = has_to_report(task);
 	/* A task that was preempted in a reader needs no tick. */
-	if (!reports && guest->kthread_late != task->slot)
+	if (!in || (!has_to_report(task) && guest->kthread_late != task->slot))
 		return 0;
-	if (!policy_tick_due(&task->ticks, tick, task->left, now)) {
+	if (!policy_tick_due(&task->ticks, tick, task->left, now))
 		task->later = now + in;
-		return 1;
-	}
-	if (!reports || task->noticed == NO_SEQ ||
-	    task->noticed == guest->seq || policy_two_ticks(in) ||
-	    !policy_holds_two(longest_rescue()))
-		return 1;
-	if (!task->two_at)
-		task->two_at = now + policy_two_ticks_in(in, tick);
-	if (policy_after(now, task->two_at) < 0)
-		task->later = task->two_at;
 	return 1;
 }
 

@@ -75,7 +75,6 @@ struct task {
 	u64 spins_since; /* it was found spinning at each look since, or 0 */
 	u64 borrowed; /* what it ran out of turn since its last turn */
 	u64 noticed; /* the gp_seq that its guest's CPU knew when it left */
-	u64 two_at; /* when it should run, to have two ticks, or 0 */
 	u64 later; /* when it is to be rescued, 0: now; while that is asked */
 	u64 gave_at; /* when its rescue ended for the one that it spun for */
 	u32 need; /* what a rescue is for: enum policy_need */

@@ -86,10 +86,6 @@ unsafe extern "C" {
     fn policy_ticked(ticks: *mut Ticks, tick: u64, due: u64, now: u64);
     fn policy_tick_in(ticks: *const Ticks, tick: u64, now: u64) -> u64;
     fn policy_tick_due(ticks: *const Ticks, tick: u64, left: u64, now: u64) -> i32;
-    fn policy_two_ticks(in_ns: u64) -> i32;
-    fn policy_two_ticks_in(in_ns: u64, tick: u64) -> u64;
-    fn policy_noticed_only(in_ns: u64, tick: u64, ran: u64) -> i32;
-    fn policy_rescue_to_tick(need: u32, in_ns: u64, tick: u64, limits: *const Limits) -> u64;
 }
 
 const US: u64 = 1_000;
@@ -1021,40 +1017,6 @@ fn the_kthread_runs_for_what_it_can_do() {
     assert!(helps(true, false, LIMITS.max_hold), "the host holds it up for too long");
     assert!(!asked(true, false, 40 * MS, limits(S)));
     assert!(asked(true, false, 50 * MS, limits(S)), "it may have to ask");
-}
-
-#[test]
-fn two_ticks_come_in_one_rescue() {
-    // SAFETY: no pointers.
-    let two = |until| unsafe { policy_two_ticks(until) != 0 };
-    // SAFETY: as above.
-    let done = |until, tick, ran| unsafe { policy_noticed_only(until, tick, ran) != 0 };
-    for (tick, slice) in [(MS, 3 * MS), (10 * MS / 3, MS), (4 * MS, MS / 2), (10 * MS, MS / 10)] {
-        let limits = Limits { slice, ..LIMITS };
-        // SAFETY: reads its arguments only.
-        let long = |need, until| unsafe { policy_rescue_to_tick(need, until, tick, &limits) };
-        let most = long(2, 0);
-        for until in (1..=tick).step_by(997) {
-            // SAFETY: no pointers.
-            let wait = unsafe { policy_two_ticks_in(until, tick) };
-            let then = if wait < until { until - wait } else { until + tick - wait };
-            assert!(two(until) || two(then), "{until}: {wait} leads to {then}");
-            for need in 0..3 {
-                assert!((long(need, 0)..=most).contains(&long(need, until)));
-            }
-            if !two(until) {
-                continue;
-            }
-            assert!(!done(until, tick, 50_000), "the second tick is near");
-            // The tick came, and its softirq has to run.
-            let after = tick - 100_000;
-            assert!(!done(after, tick, until + 100_000), "{until}");
-            assert!(most < MS / 2 || long(1, after) > until + 100_000, "{until}: cut short");
-            assert!(tick < 2 * MS || done(tick - 300_000, tick, until + 300_000), "{until}");
-        }
-        assert!(done(tick - 50_000, tick, 40_000), "the only tick came before the rescue");
-        assert!(done(0, tick, 50_000), "nobody knows");
-    }
 }
 
 #[test]
