@@ -456,7 +456,6 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 	struct cpu *cpu = cpu_of(where);
 	u64 now = bpf_ktime_get_ns();
 	_Bool ends;
-	u64 next;
 
 	if (!active || !cpu)
 		return 0;
@@ -489,18 +488,10 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 			wake_another(where);
 	}
 	look_at_local(cpu, timer, now);
-	cpu->due = 0;
 	rescue_pending(now);
-	next = timer->next;
-	if (cpu->due && cpu->turn) {
-		s64 due = policy_after(cpu->due, bpf_ktime_get_ns());
-
-		if (due < (s64)next)
-			next = due > 0 ? due : 1;
-	}
 	account(now);
-	bpf_timer_start(&timer->timer, next, BPF_F_TIMER_CPU_PIN);
-	cpu->look = now + next;
+	bpf_timer_start(&timer->timer, timer->next, BPF_F_TIMER_CPU_PIN);
+	cpu->look = now + timer->next;
 	return 0;
 }
 

@@ -76,7 +76,6 @@ struct guest {
 	u32 begins; /* the next grace period, or this one, was seen to begin */
 	u32 kthread; /* index in vcpus, plus 1, of the one where RCU's kthread
 		      * is ready to run; 0: it is not, or not known */
-	u32 kthread_late; /* the same where its timer is to wake it */
 	/* The same of the one for which another spun in its own rescue, of that
 	 * other, and when. Of several at once one is kept. */
 	u32 spun_for;

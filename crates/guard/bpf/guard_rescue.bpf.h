@@ -13,8 +13,6 @@
 
 #define NO_CPU (~0U)
 
-#define TIMER_LATE_NS 100000000ULL
-
 /* Whether a vCPU of the VM owes its guest something. */
 static __always_inline void set_owing(u32 index, _Bool owes)
 {
@@ -286,7 +284,6 @@ __noinline int look(u64 now, u32 sleeps)
 	if (kthread.cpu < MAX_GUEST_CPUS)
 		slot = guest->slots[kthread.cpu & (MAX_GUEST_CPUS - 1)];
 	guest->kthread = kthread.ready ? slot : 0;
-	guest->kthread_late = kthread.ready ? 0 : slot;
 	for (i = 0; i < MAX_LEAVES; i++) {
 		struct leaf *leaf = &guest->leaves[i];
 		u64 mask = 0;
@@ -394,22 +391,6 @@ __noinline int rescue_over(u64 ran)
 	return 1;
 }
 
-/* Whether it is known when the tick comes that the vCPU lacks. task->later is
- * when it should be rescued for it, unless that is now. */
-static __always_inline _Bool knows_tick(struct task *task,
-					const struct guest *guest, u64 now)
-{
-	u64 tick = guest->tick_ns;
-	u64 in = policy_tick_in(&task->ticks, tick, now);
-
-	/* A task that was preempted in a reader needs no tick. */
-	if (!in || (!has_to_report(task) && guest->kthread_late != task->slot))
-		return 0;
-	if (!policy_tick_due(&task->ticks, tick, task->left, now))
-		task->later = now + in;
-	return 1;
-}
-
 /* Whether the vCPU, which waits, is rescued for a grace period of that age. Not
  * inlined, for the verifier. */
 __noinline int answer(struct task *task, u64 age, u32 need, u64 now)
@@ -432,13 +413,10 @@ __noinline int answer(struct task *task, u64 age, u32 need, u64 now)
 			     per_cpu(), age, task->left, need, now, &limit);
 }
 
-/* Whether the vCPU, which would be rescued on the CPU where, is rescued now. If
- * later is better, and this is that CPU, it looks then. */
+/* Whether the vCPU is rescued now. */
 static __always_inline _Bool may_rescue(struct task *task, struct guest *guest,
-					u32 where, u64 age, u64 now)
+					u64 age, u64 now)
 {
-	struct cpu *cpu;
-	u64 later;
 	u32 need, first, said;
 
 	/* The vCPU would go on spinning. */
@@ -446,30 +424,16 @@ static __always_inline _Bool may_rescue(struct task *task, struct guest *guest,
 	if (first && guest->spinner == task->slot)
 		return 0;
 	/* In memory: the verifier would tell each value from the others. */
-	task->later = 0;
 	task->need = guest->kthread == task->slot ? POLICY_WORK
 		     : first == task->slot	  ? POLICY_DUE_TICK
 		     : task->ticked		  ? POLICY_DUE_TICK
 						  : POLICY_TICK;
-	if (task->need != POLICY_WORK && age < settings.limits.max_hold &&
-	    first != task->slot && knows_tick(task, guest, now))
-		task->need = POLICY_DUE_TICK;
 	/* Read once: another CPU may ask the same. */
-	later = *(volatile u64 *)&task->later;
 	need = *(volatile u32 *)&task->need;
-	if (later)
-		age += later - now;
 	said = answer(task, age, need, now);
-	if (!later) {
-		if (said == POLICY_IN_DEBT)
-			add(&guest->rescued.refused, 1);
-		return said == POLICY_YES;
-	}
-	cpu = cpu_of(where);
-	if (said == POLICY_YES && cpu && where == bpf_get_smp_processor_id() &&
-	    (!cpu->due || policy_after(cpu->due, later) > 0))
-		cpu->due = later;
-	return 0;
+	if (said == POLICY_IN_DEBT)
+		add(&guest->rescued.refused, 1);
+	return said == POLICY_YES;
 }
 
 /* How well a rescue fits on the CPU. Another rescue there, or who else runs out
@@ -548,7 +512,7 @@ static __always_inline void rescue(u32 slot, struct guest *guest, u64 age,
 	task = task_of(p);
 	if (!task || task->slot != slot + 1 || !task->queued || task->why)
 		goto out;
-	if (!may_rescue(task, guest, task->cpu, age, now))
+	if (!may_rescue(task, guest, age, now))
 		goto out;
 	where = rescue_at(p->pid);
 	if (where == NOWHERE || !favour(task, WHY_RESCUED))
@@ -561,16 +525,6 @@ static __always_inline void rescue(u32 slot, struct guest *guest, u64 age,
 	}
 out:
 	bpf_task_release(p);
-}
-
-/* When the timer was to expire: the function may be called a little late. */
-static __always_inline u64 expires(const struct hrtimer *timer, u64 now)
-{
-	u64 at = now;
-
-	if (bpf_core_field_exists(timer->_softexpires))
-		at = BPF_CORE_READ(timer, _softexpires);
-	return now - at < TIMER_LATE_NS ? at : now;
 }
 
 /* KVM's timer function: the guest's timer expires, mostly for a tick. This is
@@ -604,14 +558,13 @@ int BPF_PROG(guard_tick, struct hrtimer *timer)
 	guest = guest_of(task);
 	if (!guest || !(guest->policies & DOES_RESCUE))
 		goto out;
-	policy_ticked(&task->ticks, guest->tick_ns, expires(timer, now), now);
 	if (!task->queued || task->why)
 		goto out;
 	task->ticked = 1;
 	add(&guest->ticks, 1);
 	if (!guest->ready || !guest->seq ||
 	    policy_after(now, guest->seq_since) <= 0 || !owes(task) ||
-	    !may_rescue(task, guest, task->cpu, now - guest->seq_since, now))
+	    !may_rescue(task, guest, now - guest->seq_since, now))
 		goto out;
 	where = rescue_at(tid);
 	cpu = where == NOWHERE ? 0 : cpu_of(where);

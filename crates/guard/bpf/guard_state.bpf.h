@@ -66,7 +66,6 @@ struct group {
 struct task {
 	struct policy_thread thread;
 	struct policy_extension extension;
-	struct policy_ticks ticks;
 	u64 generation; /* of the membership below */
 	u64 used; /* of its turn, before another class took its CPU */
 	u64 length; /* of that turn */
@@ -75,7 +74,6 @@ struct task {
 	u64 spins_since; /* it was found spinning at each look since, or 0 */
 	u64 borrowed; /* what it ran out of turn since its last turn */
 	u64 noticed; /* the gp_seq that its guest's CPU knew when it left */
-	u64 later; /* when it is to be rescued, 0: now; while that is asked */
 	u64 gave_at; /* when its rescue ended for the one that it spun for */
 	u32 need; /* what a rescue is for: enum policy_need */
 	u32 slot; /* index in vcpus, plus 1; 0: no vCPU */
@@ -99,7 +97,6 @@ struct cpu {
 	u64 turn; /* since when a thread runs, 0: none does */
 	u64 slice; /* how long that thread may run */
 	u64 look; /* when its timer looks next */
-	u64 due; /* when it has to look for a rescue, 0: not at a set time */
 	u64 elsewhere; /* when it looks at other queues again */
 	u64 overdue; /* when it looks for threads that wait too long */
 	u64 wanted; /* a thread to run next, and why in the upper half */

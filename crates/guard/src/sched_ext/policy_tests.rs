@@ -5,7 +5,7 @@
 
 use super::program::types::{
     policy_budget as Budget, policy_extension as Extension, policy_group as Group,
-    policy_limits as Limits, policy_thread as Thread, policy_ticks as Ticks,
+    policy_limits as Limits, policy_thread as Thread,
 };
 
 // The policy as a library, `bpf/guard_policy.c`.
@@ -83,9 +83,6 @@ unsafe extern "C" {
     fn policy_grace_mean(mean: u64, ns: u64) -> u64;
     fn policy_late(mean: u64, tick: u64, limits: *const Limits) -> u64;
     fn policy_kthread_helps(awaited: i32, wanted: i32, age: u64, limits: *const Limits) -> i32;
-    fn policy_ticked(ticks: *mut Ticks, tick: u64, due: u64, now: u64);
-    fn policy_tick_in(ticks: *const Ticks, tick: u64, now: u64) -> u64;
-    fn policy_tick_due(ticks: *const Ticks, tick: u64, left: u64, now: u64) -> i32;
 }
 
 const US: u64 = 1_000;
@@ -864,140 +861,6 @@ fn the_mean_follows_the_last_grace_periods() {
         let (few, many) = (after(from, to, 4), after(from, to, 200));
         assert!(few.abs_diff(to) > from.abs_diff(to) / 2, "{few} after four of {to}");
         assert!(many.abs_diff(to) < to / 50, "{many} after many of {to}");
-    }
-}
-
-/// The calls and questions to `policy_ticks`.
-trait Timer {
-    fn expires(&mut self, tick: u64, now: u64);
-    fn expires_late(&mut self, tick: u64, due: u64, now: u64);
-    fn next(&self, tick: u64, now: u64) -> Option<u64>;
-    fn due(&self, tick: u64, left: u64, now: u64) -> bool;
-}
-
-impl Timer for Ticks {
-    fn expires(&mut self, tick: u64, now: u64) {
-        self.expires_late(tick, now, now);
-    }
-
-    fn expires_late(&mut self, tick: u64, due: u64, now: u64) {
-        // SAFETY: writes its argument only.
-        unsafe { policy_ticked(self, tick, due, now) };
-    }
-
-    fn next(&self, tick: u64, now: u64) -> Option<u64> {
-        // SAFETY: reads its argument only.
-        Some(unsafe { policy_tick_in(self, tick, now) }).filter(|&ns| ns > 0)
-    }
-
-    fn due(&self, tick: u64, left: u64, now: u64) -> bool {
-        // SAFETY: reads its argument only.
-        unsafe { policy_tick_due(self, tick, left, now) != 0 }
-    }
-}
-
-#[test]
-fn ticks_are_told_from_other_timers() {
-    let mut random = Random(7);
-    for (tick, others) in [1, 4, 10].into_iter().flat_map(|n| [0, 1, 3, 6].map(|o| (n * MS, o))) {
-        let mut ticks = Ticks::default();
-        assert_eq!(ticks.next(tick, S), None, "none was seen");
-        // Ticks a little late, and up to six other timers between two of them.
-        for n in 0..400 {
-            let at = S + n * tick;
-            let late = random.below(tick / 200);
-            let mut all: Vec<_> = (0..others).map(|_| random.below(tick)).collect();
-            all.push(late);
-            all.sort();
-            all.iter().for_each(|other| ticks.expires(tick, at + other));
-        }
-        let now = S + 400 * tick + tick / 4;
-        let next = ticks.next(tick, now).expect("400 ticks");
-        assert!(next.abs_diff(tick * 3 / 4) <= tick / 50, "{next} of {tick} with {others}");
-        assert_eq!(ticks.next(tick, now + 66 * tick), None, "clocks drift");
-        // The ticks go on elsewhere.
-        for n in 0..80 {
-            ticks.expires(tick, now + n * tick);
-        }
-        assert_eq!(ticks.next(tick, now + 80 * tick - MS / 2), Some(MS / 2));
-        ticks.expires(tick, now + 200 * tick);
-        assert_eq!(ticks.next(tick, now + 201 * tick), None, "one after a pause");
-        // No ticks at all.
-        let (mut ticks, mut now, mut sure) = (Ticks::default(), S, 0);
-        for _ in 0..20_000 {
-            now += random.below(tick);
-            ticks.expires(tick, now);
-            assert!(ticks.sure <= 64, "{}", ticks.sure);
-            sure += u32::from(ticks.next(tick, now).is_some());
-        }
-        assert!(sure < 2_000, "sure of ticks that are none, {sure} times of 20,000");
-    }
-    // A guest says how long its ticks are.
-    for tick in [0, 1, u64::MAX, u64::MAX / 2] {
-        let mut ticks = Ticks::default();
-        for now in [S, S, S + 1, 0, u64::MAX, S + 4 * MS, S + 8 * MS] {
-            ticks.expires(tick, now);
-            let next = ticks.next(tick, now).unwrap_or(0);
-            assert!(next <= tick, "{next} of {tick}");
-        }
-    }
-}
-
-#[test]
-fn a_timer_every_few_ticks_is_not_taken_for_them() {
-    let tick = 4 * MS;
-    for every in 3..=7 {
-        let mut ticks = Ticks::default();
-        // The timer was there before the ticks.
-        for n in 0..200 {
-            ticks.expires(tick, S + n * every * tick);
-        }
-        let start = S + 200 * every * tick;
-        for n in 0..200 {
-            if n % every == 0 {
-                ticks.expires(tick, start + n * tick);
-            }
-            ticks.expires(tick, start + n * tick + MS);
-        }
-        let now = start + 200 * tick;
-        assert_eq!(ticks.next(tick, now), Some(MS), "with another timer every {every} ticks");
-    }
-}
-
-#[test]
-fn a_tick_is_due_once_its_time_has_passed() {
-    let tick = 4 * MS;
-    let mut ticks = Ticks::default();
-    for n in 0..10 {
-        ticks.expires(tick, S + n * tick);
-    }
-    let last = S + 9 * tick;
-    for off in (1..3 * tick).step_by(999) {
-        let left = last + off;
-        let next = last + off.next_multiple_of(tick);
-        assert!(!ticks.due(tick, left, left), "it runs");
-        if next > left {
-            assert!(!ticks.due(tick, left, next - 1), "{off}");
-            assert!(ticks.due(tick, left, next), "{off}");
-        }
-        assert!(ticks.due(tick, left, left + tick), "{off}");
-    }
-    // Another timer expires meanwhile, and the guest sets none before it runs.
-    let left = last + MS;
-    ticks.expires(tick, left + MS);
-    assert!(!ticks.due(tick, left, left + 2 * MS));
-    assert!(ticks.due(tick, left, left + 3 * MS));
-    // The tick itself expires.
-    ticks.expires(tick, last + tick);
-    assert!(ticks.due(tick, left, last + tick + 1));
-    // KVM is late with the next one, and the vCPU leaves before it knows.
-    let next = last + 2 * tick;
-    ticks.expires_late(tick, next, next + 8_000);
-    assert!(ticks.due(tick, next + 5_000, next + 9_000));
-    assert_eq!(ticks.next(tick, next + 9_000), Some(tick - 9_000));
-    for tick in [0, 1, u64::MAX] {
-        ticks.due(tick, 0, u64::MAX);
-        ticks.due(tick, u64::MAX, 0);
     }
 }
 
