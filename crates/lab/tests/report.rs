@@ -1035,11 +1035,13 @@ fn the_results_page_has_what_is_finished_and_names_what_is_not() {
     let mut cut = small("dbench");
     cut.pop();
     scratch.run("runs/2-cpus/dbench", &cut);
-    for cell in ["8-cpus/churn", "2-cpus/asym", "2-cpus/dbench"] {
-        report::write(&runs.join(cell)).unwrap();
-    }
     let out = runs.join("page");
-    results::write(&runs, &out).unwrap();
+    for (experiment, cpus) in [("churn", 8), ("asym", 2), ("dbench", 2)] {
+        let run = runs.join(format!("{cpus}-cpus/{experiment}"));
+        report::write(&run).unwrap();
+        results::keep(&out, experiment, cpus, &run.join(report::SUMMARY_FILE)).unwrap();
+    }
+    results::write(&out).unwrap();
     let page = std::fs::read_to_string(out.join("lab.md")).unwrap();
     let part = |title: &str| {
         let part = page.split("\n## ").find(|part| part.starts_with(title));

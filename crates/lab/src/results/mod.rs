@@ -175,19 +175,23 @@ impl Matrix {
         };
         let summary = out.join(SUMMARY_FILE);
         run::run(&[request], &Settings { bed, out }, around, &mut |_| {})?;
-        self.keep(cell, &summary)
+        keep(&self.out, cell.experiment, cell.cpus, &summary)
     }
+}
 
-    fn keep(&self, cell: &Cell, summary: &Path) -> Result<()> {
-        if finished(summary).is_none() {
-            return Ok(());
-        }
-        let kept = kept(&self.out, cell.experiment, cell.cpus);
-        let parent = kept.parent().unwrap_or(&self.out);
-        fs::create_dir_all(parent).map_err(Error::io(parent))?;
-        fs::copy(summary, &kept).map_err(Error::io(&kept))?;
-        Ok(())
+/// Keeps the summary of a run as that of a cell of the page in `out`, if the run is finished.
+///
+/// # Errors
+/// [`Error::Io`] if the copy cannot be written.
+pub fn keep(out: &Path, experiment: &str, cpus: u32, summary: &Path) -> Result<()> {
+    if finished(summary).is_none() {
+        return Ok(());
     }
+    let kept = kept(out, experiment, cpus);
+    let parent = kept.parent().unwrap_or(out);
+    fs::create_dir_all(parent).map_err(Error::io(parent))?;
+    fs::copy(summary, &kept).map_err(Error::io(&kept))?;
+    Ok(())
 }
 
 /// Writes `lab.md` and `lab.html` to `out`, from the cells there.
