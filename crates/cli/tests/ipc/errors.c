@@ -40,10 +40,10 @@ static int handled(int flags, int of_segment)
 		stack_t stack = {.ss_size = size};
 
 		segment = shmget(IPC_PRIVATE, size, 0600);
-		stack.ss_sp = of_segment ? shmat(segment, NULL, SHM_RDONLY)
-					 : mmap(NULL, size, PROT_READ,
-						MAP_PRIVATE | MAP_ANONYMOUS, -1,
-						0);
+		stack.ss_sp =
+			of_segment ? shmat(segment, NULL, SHM_RDONLY)
+				   : mmap(NULL, size, PROT_READ,
+					  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		shmctl(segment, IPC_RMID, NULL);
 		sigaltstack(&stack, NULL);
 		sigaction(SIGALRM, &action, NULL);

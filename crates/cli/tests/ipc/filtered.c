@@ -20,22 +20,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const int SETS[] = {
-	SYS_semop,  SYS_semtimedop, SYS_semctl,	   SYS_msgsnd,
-	SYS_msgrcv, SYS_msgctl,	    SYS_futex,	   SYS_rt_sigprocmask,
-	SYS_mremap, SYS_munmap,	    SYS_exit_group, SYS_brk,
-	SYS_mmap,   SYS_rt_sigreturn};
+static const int SETS[] = {SYS_semop,  SYS_semtimedop,	   SYS_semctl,
+			   SYS_msgsnd, SYS_msgrcv,	   SYS_msgctl,
+			   SYS_futex,  SYS_rt_sigprocmask, SYS_mremap,
+			   SYS_munmap, SYS_exit_group,	   SYS_brk,
+			   SYS_mmap,   SYS_rt_sigreturn};
 // Without those that fork's own caller needs.
-static const int FORKS[] = {SYS_openat,	   SYS_newfstatat, SYS_fstat,
-			    SYS_fcntl,	   SYS_membarrier, SYS_read,
-			    SYS_readlinkat, SYS_fallocate, SYS_mmap};
+static const int FORKS[] = {SYS_openat,	    SYS_newfstatat, SYS_fstat,
+			    SYS_fcntl,	    SYS_membarrier, SYS_read,
+			    SYS_readlinkat, SYS_fallocate,  SYS_mmap};
 
 // Kills for all but these calls, or for these.
 static void filter(const int *calls, unsigned count, int kills)
 {
-	struct sock_filter steps[64] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
-			 offsetof(struct seccomp_data, nr))};
+	struct sock_filter steps[64] = {BPF_STMT(
+		BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
 	struct sock_fprog program = {.filter = steps};
 	unsigned length = 1;
 
@@ -43,11 +42,11 @@ static void filter(const int *calls, unsigned count, int kills)
 		steps[length++] = (struct sock_filter)BPF_JUMP(
 			BPF_JMP | BPF_JEQ | BPF_K, calls[i], count - i, 0);
 	steps[length++] = (struct sock_filter)BPF_STMT(
-		BPF_RET | BPF_K, kills ? SECCOMP_RET_ALLOW
-				       : SECCOMP_RET_KILL_PROCESS);
+		BPF_RET | BPF_K,
+		kills ? SECCOMP_RET_ALLOW : SECCOMP_RET_KILL_PROCESS);
 	steps[length++] = (struct sock_filter)BPF_STMT(
-		BPF_RET | BPF_K, kills ? SECCOMP_RET_KILL_PROCESS
-				       : SECCOMP_RET_ALLOW);
+		BPF_RET | BPF_K,
+		kills ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ALLOW);
 	program.len = length;
 	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	if (kills ? syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program)
@@ -58,9 +57,9 @@ static void filter(const int *calls, unsigned count, int kills)
 // Waits for its parent, and has its parent wait.
 static int talks(int set, int queue)
 {
-	struct sembuf ops[] = {{.sem_num = 0, .sem_op = -1},
-			       {.sem_num = 1, .sem_op = 1,
-				.sem_flg = SEM_UNDO}};
+	struct sembuf ops[] = {
+		{.sem_num = 0, .sem_op = -1},
+		{.sem_num = 1, .sem_op = 1, .sem_flg = SEM_UNDO}};
 	struct {
 		long type;
 		char text[1000];

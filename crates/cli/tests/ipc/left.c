@@ -18,8 +18,8 @@ static int set;
 
 static void up(int number)
 {
-	struct sembuf op = {.sem_num = number, .sem_op = 1,
-			    .sem_flg = SEM_UNDO};
+	struct sembuf op = {
+		.sem_num = number, .sem_op = 1, .sem_flg = SEM_UNDO};
 
 	if (semop(set, &op, 1))
 		printf("errno %d\n", errno);

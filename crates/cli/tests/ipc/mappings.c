@@ -71,7 +71,8 @@ int main(void)
 	leave("shmdt", at);
 
 	at = attach();
-	to = mmap(NULL, 8 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	to = mmap(NULL, 8 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+		  0);
 	tell("moved", mremap(at, 4 * PAGE, 4 * PAGE,
 			     MREMAP_MAYMOVE | MREMAP_FIXED, to) != to);
 	printf("%c%c\n", to[0], to[3 * PAGE]);
