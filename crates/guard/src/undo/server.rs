@@ -34,7 +34,14 @@ pub fn supported() -> bool {
     Path::new(SERVERS).is_dir()
 }
 
-/// A server for each CPU that the host may have, which is to have `percent` of each period.
+/// Whether the CPU is off. The kernel then takes no times for its server. guard is loaded again
+/// when the CPU comes.
+fn is_off(cpu: u32) -> bool {
+    let online = fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/online"));
+    online.is_ok_and(|online| online.trim() == "0")
+}
+
+/// A server for each CPU that is to have `percent` of each period, and has not yet.
 pub fn all(percent: u8, period_ns: u64) -> io::Result<Vec<Server>> {
     let runtime_ns = (period_ns / 100 * u64::from(percent)).max(LEAST_NS);
     let set = Times { runtime_ns, period_ns };
@@ -42,8 +49,10 @@ pub fn all(percent: u8, period_ns: u64) -> io::Result<Vec<Server>> {
     for entry in fs::read_dir(SERVERS)? {
         let name = entry?.file_name();
         let cpu = name.to_string_lossy().strip_prefix("cpu").and_then(|n| n.parse().ok());
-        if let Some(cpu) = cpu {
-            servers.push(Server { cpu, before: Times::of(Path::new(SERVERS), cpu)?, set });
+        let Some(cpu) = cpu else { continue };
+        let before = Times::of(Path::new(SERVERS), cpu)?;
+        if before != set && !is_off(cpu) {
+            servers.push(Server { cpu, before, set });
         }
     }
     Ok(servers)
@@ -53,12 +62,16 @@ impl Server {
     /// # Errors
     /// [`io::ErrorKind::ResourceBusy`] where threads with deadlines have been promised that time.
     pub fn reserve(&self) -> io::Result<()> {
-        self.set.put(Path::new(SERVERS), self.cpu)
+        match self.set.put(Path::new(SERVERS), self.cpu) {
+            Err(_) if is_off(self.cpu) => Ok(()),
+            done => done,
+        }
     }
 
     /// Returns whether the server had what guard sets. What somebody else has set since stays.
     pub fn restore(&self) -> io::Result<bool> {
-        self.restore_in(Path::new(SERVERS))
+        let off = |error| if is_off(self.cpu) { io::Error::other("it is off") } else { error };
+        self.restore_in(Path::new(SERVERS)).map_err(off)
     }
 
     fn restore_in(&self, servers: &Path) -> io::Result<bool> {
