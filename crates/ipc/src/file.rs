@@ -121,20 +121,7 @@ pub(crate) fn read_link<'b>(path: &CStr, buffer: &'b mut [u8]) -> Option<&'b [u8
 
 /// All of a file.
 pub(crate) fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
-    const PART: usize = 16 << 10;
-    let file = File::open(path, libc::O_RDONLY)?;
-    let mut all: Vec<u8> = Vec::new();
-    loop {
-        all.reserve(PART);
-        let to = all.spare_capacity_mut().as_mut_ptr();
-        // SAFETY: a buffer that has room for so many, of which the kernel fills `length`.
-        let length = unsafe { call!(SYS_read, file.0, to, PART) }?;
-        if length == 0 {
-            return Ok(all);
-        }
-        // SAFETY: as above.
-        unsafe { all.set_len(all.len() + length) };
-    }
+    File::open(path, libc::O_RDONLY)?.read_all()
 }
 
 /// The names in a directory.
@@ -202,6 +189,23 @@ impl File {
     pub fn read(&self, buffer: &mut [u8]) -> Result<usize> {
         // SAFETY: a buffer that is valid for its length.
         unsafe { call!(SYS_read, self.0, buffer.as_mut_ptr(), buffer.len()) }
+    }
+
+    /// All that is left to read.
+    pub fn read_all(&self) -> Result<Vec<u8>> {
+        const PART: usize = 16 << 10;
+        let mut all: Vec<u8> = Vec::new();
+        loop {
+            all.reserve(PART);
+            let to = all.spare_capacity_mut().as_mut_ptr();
+            // SAFETY: a buffer that has room for so many, of which the kernel fills `length`.
+            let length = unsafe { call!(SYS_read, self.0, to, PART) }?;
+            if length == 0 {
+                return Ok(all);
+            }
+            // SAFETY: as above.
+            unsafe { all.set_len(all.len() + length) };
+        }
     }
 
     pub fn about(&self) -> Result<About> {

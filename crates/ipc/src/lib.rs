@@ -24,6 +24,7 @@ pub mod kernel;
 mod limits;
 mod lock;
 mod lookup;
+mod maps;
 mod msg;
 mod namespace;
 mod object;

@@ -15,13 +15,14 @@ use crate::error::{CORRUPT, Errno, Result};
 use crate::file::{self, File, Room};
 use crate::grace;
 use crate::ids::{self, Request};
+use crate::maps::{Mappings, Maps};
 use crate::namespace::{Namespace, Owner, Status};
 use crate::object::{Is, Object};
 use crate::peers::{self, Local};
 use crate::permission::{CAP_IPC_LOCK, READ, WRITE, capable};
 use crate::signals::Call;
 use crate::space::layout::{Entry, Kind, MAX_PROCESSES, Shared};
-use crate::sys::{self, Mappings};
+use crate::sys;
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -98,7 +99,7 @@ impl Is for Segment {
 fn take_replaced(list: &mut Vec<Attachment>, new: Range<usize>) -> Vec<Attachment> {
     let covers = |a: &Attachment| new.start <= a.address && a.address + a.length <= new.end;
     let old: Vec<_> = list.iter().copied().filter(covers).collect();
-    let maps = (!old.is_empty()).then(sys::Maps::own).flatten();
+    let maps = (!old.is_empty()).then(Maps::own).flatten();
     let is_mapped =
         |a: &Attachment| maps.as_ref().is_some_and(|maps| !mappings(maps, a).is_empty());
     let gone: Vec<_> = old.into_iter().filter(|a| !is_mapped(a)).collect();
@@ -110,7 +111,7 @@ fn file_name(id: i32) -> String {
     format!("/{}", bytes::name(id))
 }
 
-fn mappings(maps: &sys::Maps, a: &Attachment) -> Mappings {
+fn mappings(maps: &Maps, a: &Attachment) -> Mappings {
     maps.of(&file_name(a.id), a.inode)
 }
 
@@ -124,7 +125,7 @@ unsafe fn unmap(list: &mut Vec<Attachment>, address: usize) -> Option<(Attachmen
         // SAFETY: the caller's promise; it is a part of a segment.
         unsafe { file::unmap(part.start, part.len()) };
     };
-    let Some(maps) = sys::Maps::own() else {
+    let Some(maps) = Maps::own() else {
         let attachment = list.swap_remove(list.iter().rposition(|a| a.address == address)?);
         unmap(&(address..address + attachment.length));
         return Some((attachment, true));
@@ -194,7 +195,8 @@ impl Segment {
         }
         let (count, now) = (user.count.load(Relaxed), sys::now());
         let seen = user.maps.load(Relaxed) == now;
-        if look == Look::No || look == Look::OnceASecond && seen {
+        // Who has detached it for the last time has looked: see `unmap`.
+        if count == 0 || look == Look::No || look == Look::OnceASecond && seen {
             return count;
         }
         let name = file_name(self.object.id.load(Relaxed) as i32);

@@ -6,8 +6,6 @@ pub(crate) use crate::file::limit;
 use crate::file::{self, File};
 use crate::kernel::{self, call};
 pub(crate) use crate::kernel::{current_cpu, monotonic, now};
-use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::*;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
@@ -247,60 +245,6 @@ fn parse_stat(stat: &[u8]) -> Process {
     start.map_or(Process::Unknown, Process::Started)
 }
 
-/// The text of a process's `maps`; `None`: `/proc` does not tell. All threads have the same, but
-/// those that have ended have nothing.
-fn maps(process: &str) -> Option<Vec<u8>> {
-    if is_filtered() {
-        return None;
-    }
-    let read = |path: &Path| file::read(path).ok().filter(|maps| !maps.is_empty());
-    let tasks = PathBuf::from(format!("/proc/{process}/task"));
-    read(&tasks.with_file_name("maps")).or_else(|| {
-        file::names(&tasks).ok()?.iter().find_map(|task| read(&tasks.join(&**task).join("maps")))
-    })
-}
-
-/// A file's mappings: the addresses of each, and where the file's beginning is or would be.
-pub(crate) type Mappings = Vec<(Range<usize>, usize)>;
-
-/// The mappings of a process, for [`Maps::of`].
-pub(crate) struct Maps(String);
-
-impl Maps {
-    fn new(process: &str) -> Option<Maps> {
-        let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let text = String::from_utf8(maps(process)?);
-        Some(Maps(text.unwrap_or_else(|error| lossy(error.as_bytes()))))
-    }
-
-    /// Mappings of this process.
-    pub fn own() -> Option<Maps> {
-        Maps::new("self")
-    }
-
-    /// Mappings of a process of this PID namespace.
-    pub fn of_process(pid: u32) -> Option<Maps> {
-        proc_has_our_numbers().then(|| Maps::new(&pid.to_string())).flatten()
-    }
-
-    /// The mappings of a file, in whatever directory: its name begins with a slash.
-    pub fn of(&self, name: &str, inode: u64) -> Mappings {
-        let is_of_file =
-            |line: &&str| line.strip_suffix(" (deleted)").unwrap_or(line).ends_with(name);
-        let lines = self.0.lines().filter(is_of_file);
-        lines.filter_map(|line| parse_mapping(line, inode)).collect()
-    }
-}
-
-/// The addresses of a line of `maps`, and that of the file's beginning, if it is that file's.
-fn parse_mapping(line: &str, inode: u64) -> Option<(Range<usize>, usize)> {
-    let mut fields = line.split_ascii_whitespace();
-    let number = |text| usize::from_str_radix(text, 16).ok();
-    let (start, end) = fields.next()?.split_once('-')?;
-    let (start, end, offset) = (number(start)?, number(end)?, number(fields.nth(1)?)?);
-    (fields.nth(1)?.parse() == Ok(inode)).then_some((start..end, start.wrapping_sub(offset)))
-}
-
 /// Whether that thread of a process of this PID namespace is gone.
 pub(crate) fn thread_gone(pid: u32, tid: u32) -> bool {
     // SAFETY: signal 0 only asks.
@@ -345,17 +289,6 @@ mod tests {
         let zombie = b"7 (a) Z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 1 18 4711 20";
         assert_eq!(parse_stat(zombie), Process::Gone);
         assert_eq!(parse_stat(b"7 (a"), Process::Unknown);
-    }
-
-    #[test]
-    fn mappings_of_a_file_are_found() {
-        let maps = "7f00a000-7f00c000 rw-s 00003000 00:19 42    /dev/shm/my dir/shm.5 (deleted)\n\
-                    7f00d000-7f00e000 r--s 00000000 00:19 43    /dev/shm/other/shm.5\n\n\
-                    7f00e000-7f00f000 rw-p 00000000 00:00 0\n7f00a000";
-        let maps = Maps(maps.into());
-        assert_eq!(maps.of("/shm.5", 42), [(0x7f00_a000..0x7f00_c000, 0x7f00_7000)]);
-        assert_eq!(maps.of("/shm.5", 43), [(0x7f00_d000..0x7f00_e000, 0x7f00_d000)]);
-        assert_eq!((maps.of("/hm.5", 42), maps.of("/shm.5", 44)), (vec![], vec![]));
     }
 
     #[test]

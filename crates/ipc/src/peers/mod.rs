@@ -26,6 +26,7 @@ pub(crate) use local::{after_fork, epoch, local, make_local, prepare_forks};
 pub(crate) use registry::{embryos, name_embryo, remove_embryo};
 
 use crate::error::Result;
+use crate::maps::Maps;
 use crate::space::Space;
 use crate::space::layout::*;
 use crate::sys;
@@ -187,7 +188,7 @@ pub(crate) fn mappings(space: &Space, process: u64, name: &str, inode: u64) -> O
     let number = number(space, process)?;
     let own = number == sys::process_id();
     let look = || {
-        let maps = if own { sys::Maps::own() } else { sys::Maps::of_process(number) };
+        let maps = if own { Maps::own() } else { Maps::of_process(number) };
         Some(maps?.of(name, inode).len() as u64)
     };
     // A mapping that moves while the list is read may be missed.
