@@ -59,7 +59,7 @@ pub(crate) struct Held<'l> {
 
 impl Local {
     /// Takes a lock. Locks are taken in the order: ids, object, heap.
-    #[inline]
+    #[inline(always)]
     pub fn lock<'l>(&'l self, lock: &'l Lock) -> Result<Held<'l>> {
         let depth = self.depth.get();
         // The last is for the lock of menders.

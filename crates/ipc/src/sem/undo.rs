@@ -28,7 +28,7 @@ unsafe impl Shared for Undo {}
 
 impl Set {
     /// The words of an entry.
-    #[inline]
+    #[inline(always)]
     pub(super) fn adjustments(&self, local: &Local, entry: u64) -> Result<&'static [AtomicU64]> {
         local.space.slice(entry + size_of::<Undo>() as u64, self.count()?)
     }

@@ -140,7 +140,7 @@ impl Space {
     }
 
     /// The value at an offset, if that is one. `ENOMEM`: its memory cannot be mapped.
-    #[inline]
+    #[inline(always)]
     pub fn view<T: Shared>(&self, offset: u64) -> Result<&T> {
         if offset % align_of::<T>() as u64 != 0 {
             return Err(CORRUPT);
@@ -151,7 +151,7 @@ impl Space {
     }
 
     /// `count` of them in a row.
-    #[inline]
+    #[inline(always)]
     pub fn slice<T: Shared>(&self, offset: u64, count: u64) -> Result<&[T]> {
         let bytes = count.checked_mul(size_of::<T>() as u64).ok_or(CORRUPT)?;
         if offset % align_of::<T>() as u64 != 0 {
@@ -163,9 +163,21 @@ impl Space {
     }
 
     /// Memory that is read and written as bytes, under a lock of well-behaved processes.
-    #[inline]
+    #[inline(always)]
     pub fn bytes(&self, offset: u64, count: u64) -> Result<*mut u8> {
-        self.chunks.at(offset, count, || self.file())
+        match self.chunks.in_heap(offset, count) {
+            Some(at) => Ok(at),
+            None => self.bytes_anywhere(offset, count),
+        }
+    }
+
+    /// Outside of the heap, or before it is mapped. Out of line: its callers are many.
+    #[inline(never)]
+    fn bytes_anywhere(&self, offset: u64, count: u64) -> Result<*mut u8> {
+        match self.chunks.at(offset, count) {
+            Some(at) => Ok(at),
+            None => self.chunks.map(offset, count, self.file()),
+        }
     }
 
     /// Where something of the mapping is.
