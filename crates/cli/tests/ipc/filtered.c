@@ -60,6 +60,7 @@ static int talks(int set, int queue)
 	struct sembuf ops[] = {
 		{.sem_num = 0, .sem_op = -1},
 		{.sem_num = 1, .sem_op = 1, .sem_flg = SEM_UNDO}};
+	struct sembuf taken = {.sem_num = 1};
 	struct {
 		long type;
 		char text[1000];
@@ -69,7 +70,8 @@ static int talks(int set, int queue)
 		if (semop(set, ops, 1) || msgsnd(queue, &message, 1000, 0) ||
 		    semop(set, ops + 1, 1))
 			return 1;
-	return semctl(set, 1, GETVAL) < 0;
+	// Its end takes back what its parent has not taken.
+	return semop(set, &taken, 1) || semctl(set, 1, GETVAL) < 0;
 }
 
 static int filtered(void)
