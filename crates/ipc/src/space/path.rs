@@ -2,7 +2,8 @@
 //! The directory of a namespace.
 
 use crate::error::{Errno, OpenError};
-use crate::{file, sys, users};
+use crate::file::{self, File};
+use crate::{sys, users};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -73,6 +74,13 @@ pub fn begin_ipc_namespace() {
     }
 }
 
+/// Who may use a directory may use those of the IPC namespaces in it.
+fn share_as(directory: &Path, base: &Path) -> Result<(), Errno> {
+    let mode = file::about(base)?.mode() & 0o1777;
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    File::open(directory, flags)?.set_mode(mode)
+}
+
 /// Makes the directory if there is none. One that is there must be ours, unless the user named it:
 /// anybody can make one in `/tmp`.
 pub(super) fn make_directory(directory: &Path) -> Result<(), OpenError> {
@@ -83,6 +91,9 @@ pub(super) fn make_directory(directory: &Path) -> Result<(), OpenError> {
         (Err(Errno(libc::ENOENT)), Some(parent)) if directory == default_directory() => {
             make_directory(parent)?;
             return make_directory(directory);
+        }
+        (Ok(()), Some(base)) if base == base_directory() => {
+            return share_as(directory, base).map_err(error("set the mode of"));
         }
         (other, _) => return other.map_err(error("make the directory")),
     }
