@@ -530,11 +530,10 @@ out:
 /* KVM's timer function: the guest's timer expires, mostly for a tick. This is
  * the best moment for a rescue, since the tick comes with the vCPU. */
 SEC("fentry/apic_timer_fn")
-int BPF_PROG(guard_tick, struct hrtimer *timer)
+int BPF_PROG(guard_tick, void *timer)
 {
 	struct kvm_lapic *lapic =
-		(void *)timer -
-		bpf_core_field_offset(struct kvm_lapic, lapic_timer);
+		timer - bpf_core_field_offset(struct kvm_lapic, lapic_timer);
 	u64 now = bpf_ktime_get_ns();
 	struct task_struct *p;
 	struct guest *guest;

@@ -140,10 +140,6 @@ struct kvm_vcpu___rip {
 	struct kvm_vcpu_arch___rip arch;
 };
 
-struct hrtimer {
-	s64 _softexpires;
-};
-
 /* A guest's timer, which ticks. */
 struct kvm_timer {
 	u32 timer_mode; /* what matters is where the structure lies */
