@@ -238,7 +238,7 @@ impl<K, V> Locked<'_, K, V> {
         self.stripe.items.store(items, Ordering::Relaxed);
     }
 
-    /// The first item for which `is` holds in the chain of `hash`, which is one of this lock's.
+    /// The first item of this hash for which `is` holds. Its chain is one of this lock's.
     pub(crate) fn find(
         &self,
         hash: u64,
@@ -249,7 +249,8 @@ impl<K, V> Locked<'_, K, V> {
             let mut link = Array::slot(self.chains, hash as usize & ((*self.chains).len - 1));
             loop {
                 let item = (*link).load(Ordering::Relaxed);
-                if is(item.as_ref()?) {
+                let found = item.as_ref()?;
+                if found.hash == hash && is(found) {
                     return Some(Position(link, item));
                 }
                 link = &raw const (*item).next[(*self.chains).tag & 1];

@@ -33,6 +33,11 @@ pub enum Change<V> {
 /// An item that is in no map.
 type New<K, V> = Unpublished<Item<K, V>>;
 
+fn item<K, V>(hash: u64, key: K, value: V) -> New<K, V> {
+    // SAFETY: fresh.
+    unsafe { Unpublished::new(Item::allocate(hash, key, value)) }
+}
+
 impl<K, V, D, S> Map<K, V, D, S>
 where
     K: Hash + Eq + Send + Sync + 'static,
@@ -48,9 +53,10 @@ where
     /// assert_eq!(*map.insert("a", 2).unwrap(), 1);
     /// ```
     pub fn insert(&self, key: K, value: V) -> Option<Held<'_, K, V>> {
-        let new = self.item(key, value);
-        let (hash, locked) = (new.hash, self.table.lock(new.hash));
-        match locked.find(hash, |item| item.hash == hash && item.pair.key == new.pair.key) {
+        let hash = self.hasher.hash_one(&key);
+        let new = item(hash, key, value);
+        let locked = self.table.lock(hash);
+        match locked.find(hash, |item| item.pair.key == new.pair.key) {
             Some(place) => Some(self.replace_at(locked, place, new)),
             None => {
                 locked.insert(new.into_node());
@@ -73,7 +79,7 @@ where
     pub fn insert_new(&self, key: K, value: V) -> Result<(), (K, V)> {
         let hash = self.hasher.hash_one(&key);
         let locked = self.table.lock(hash);
-        if locked.find(hash, |item| item.hash == hash && item.pair.key == key).is_some() {
+        if locked.find(hash, |item| item.pair.key == key).is_some() {
             return Err((key, value));
         }
         locked.insert(Item::allocate(hash, key, value));
@@ -94,7 +100,7 @@ where
         if let Some(held) = self.protect_hashed(&key, hash) {
             return held;
         }
-        let mut new = self.item(key, value());
+        let mut new = item(hash, key, value());
         loop {
             match self.publish(new) {
                 Ok(held) => return held,
@@ -123,7 +129,7 @@ where
         let hash = self.hasher.hash_one(key);
         loop {
             let old = self.protect_hashed(key, hash)?;
-            let new = self.item(old.key().clone(), f(&old));
+            let new = item(hash, old.key().clone(), f(&old));
             if self.replace_item(&old, new).is_ok() {
                 return Some(old);
             }
@@ -162,9 +168,9 @@ where
                     }
                 }
                 (Change::Set(value), _) => {
-                    let new = self.item(key, value);
+                    let new = item(hash, key, value);
                     let set = match &old {
-                        Some(item) => self.replace_item(item, new),
+                        Some(old) => self.replace_item(old, new),
                         None => self.publish(new).map(drop),
                     };
                     match set {
@@ -193,7 +199,7 @@ where
     where
         K: Clone,
     {
-        let new = self.item(held.key().clone(), value);
+        let new = item(held.hash(), held.key().clone(), value);
         self.replace_item(held, new).map_err(|new| new.into_value().pair.value)
     }
 
@@ -211,7 +217,7 @@ where
     {
         let hash = self.hasher.hash_one(key);
         let locked = self.table.lock(hash);
-        let place = locked.find(hash, |item| item.hash == hash && item.pair.key.borrow() == key)?;
+        let place = locked.find(hash, |item| item.pair.key.borrow() == key)?;
         Some(self.remove_at(locked, place))
     }
 
@@ -266,15 +272,10 @@ where
         self.retain(|_, _| false);
     }
 
-    fn item(&self, key: K, value: V) -> New<K, V> {
-        // SAFETY: fresh.
-        unsafe { Unpublished::new(Item::allocate(self.hasher.hash_one(&key), key, value)) }
-    }
-
     /// Inserts the item, and protects it, unless its key is there.
     fn publish(&self, new: New<K, V>) -> Result<Held<'_, K, V>, New<K, V>> {
         let (hash, locked) = (new.hash, self.table.lock(new.hash));
-        if locked.find(hash, |item| item.hash == hash && item.pair.key == new.pair.key).is_some() {
+        if locked.find(hash, |item| item.pair.key == new.pair.key).is_some() {
             return Err(new);
         }
         let new = new.into_node();
