@@ -208,5 +208,10 @@ fn a_domain_ends_in_spite_of_forgotten_detached_guards() {
         drop(cell);
         drop(domain);
         assert_eq!(alive.load(SeqCst), 0);
+        // The node's address is free for others, which the forgotten guard does not hold.
+        let domain = Domain::builder().build().unwrap();
+        let cell = Cell::new_in(Value::new(0, &alive), &domain);
+        (0..100).for_each(|n| cell.store(Value::new(n, &alive)));
+        settle(&domain, &alive, 1);
     }
 }

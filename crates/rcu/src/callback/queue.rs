@@ -19,11 +19,13 @@ use super::per_cpu_lists::{GUARDED, Lane, Sums, add_up, sum_of};
 use super::reclaimer::Reclaimer;
 use super::worker_wait::WorkerWait;
 use crate::grace::sequence::GpSeq;
+use crate::platform::collect::try_collect;
 use crate::platform::fork;
 use crate::platform::lock::Lock;
 use crate::thread::head::{self, HELD, Head, LEAF};
 use crate::thread::list::{Chain, List, fetch};
 use crate::thread::load::Load;
+use crate::thread::pool::POOL;
 use crate::thread::protected::ProtectedNodes;
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
@@ -298,6 +300,20 @@ impl Queue {
             }
         }
         reclaimer.notice_progress();
+    }
+
+    /// The domain ends: ends the guards in the pool that hold callbacks of this queue.
+    pub(crate) fn end_guards(&self) {
+        self.lock.lock();
+        // SAFETY: under the lock.
+        let first = unsafe { (*self.batch.get()).held };
+        // SAFETY: the chain is the batch's.
+        let held =
+            std::iter::successors(unsafe { first.as_ref() }, |head| unsafe { head.next.as_ref() });
+        let mut nodes = try_collect(held.map(|head| head.node)).unwrap_or_default();
+        nodes.sort_unstable();
+        POOL.end_guards(|node| nodes.binary_search(&node).is_ok());
+        self.lock.unlock();
     }
 
     /// In the child of a fork: there is no worker, and the pending count is set to the callbacks

@@ -38,8 +38,6 @@ pub(crate) struct Reclaimer {
     buffers_held: AtomicBool,
     barrier_lock: Lock,
     stop: AtomicBool,
-    /// The domain has been dropped.
-    ending: AtomicBool,
     /// For `barrier`: callbacks have run.
     progress: Event,
     /// For registrations over the cap: there is room.
@@ -145,7 +143,6 @@ impl Reclaimer {
             buffers_held: AtomicBool::new(false),
             barrier_lock: Lock::new(),
             stop: AtomicBool::new(false),
-            ending: AtomicBool::new(false),
             progress: Event::new(),
             room: Event::new(),
             // A worker for each queue, and a thread for grace periods in the background.
@@ -155,11 +152,9 @@ impl Reclaimer {
         }
     }
 
-    /// The nodes in slots now. At the end of the domain all guards that are left are leaked ones,
-    /// and the pool is not this domain's to clear.
+    /// The nodes in slots now.
     pub(crate) fn scan(&self) -> ProtectedNodes {
-        let pool = (!self.ending.load(Ordering::Relaxed)).then_some(&POOL);
-        ProtectedNodes::scan(self.registry().records().map(|r| &r.slots), pool)
+        ProtectedNodes::scan(self.registry().records().map(|r| &r.slots), &POOL)
     }
 
     pub(crate) fn stopping(&self) -> bool {
@@ -377,15 +372,15 @@ impl Reclaimer {
         let _cancel = CancelDisabled::new();
         // Guards are leaked ones: they borrow the domain. But callbacks of C may be in sections.
         self.registry().records().for_each(|r| r.end_guards());
-        self.ending.store(true, Ordering::Relaxed);
         // Again for callbacks that callbacks have registered: without a worker nobody else runs
         // them, and what they leave in a buffer the next domain of this index would take for its
-        // own. No guard can be left.
+        // own. Guards that hold some are leaked ones, in the pool.
         loop {
             self.barrier();
             if self.load() == Load::NONE && self.held() == Load::NONE {
                 break;
             }
+            self.queues.iter().for_each(Queue::end_guards);
         }
         self.stop.store(true, Ordering::SeqCst);
         // For good: a grace period in the background must not sleep through its ticks while we wait

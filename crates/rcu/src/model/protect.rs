@@ -103,7 +103,7 @@ fn free_unless_protected(world: &World, node: *mut Node) {
 }
 
 fn scan(world: &World) -> ProtectedNodes {
-    ProtectedNodes::scan(world.registry.records().map(|r| &r.slots), Some(&world.pool))
+    ProtectedNodes::scan(world.registry.records().map(|r| &r.slots), &world.pool)
 }
 
 fn run(reader: fn(&World), reclaimer: fn(&World)) {

@@ -75,7 +75,7 @@ impl Shared {
     /// Frees what is not in a slot.
     fn scan(&self, entries: &[usize]) {
         let slots = self.world.registry.records().map(|r| &r.slots);
-        let protected = ProtectedNodes::scan(slots, None);
+        let protected = ProtectedNodes::scan(slots, &self.world.pool);
         for &entry in entries {
             let links = self.entries[entry];
             if !protected.contains(links as usize) {
@@ -214,7 +214,9 @@ fn a_lost_checkpoint_is_freed_later() {
             shared.take_out(0);
             shared.grace_period();
             let slots = || shared.world.registry.records().map(|r| &r.slots);
-            while ProtectedNodes::scan(slots(), None).contains(shared.entries[0] as usize) {
+            while ProtectedNodes::scan(slots(), &shared.world.pool)
+                .contains(shared.entries[0] as usize)
+            {
                 thread::yield_now();
             }
             shared.scan(&[0]);

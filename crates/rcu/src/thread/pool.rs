@@ -92,6 +92,15 @@ impl Pool {
         self.blocks().flat_map(places).find(|slot| take(slot)).unwrap_or_else(|| self.grow(node))
     }
 
+    /// Empties the slots of these nodes: their domain ends, and their guards are leaked. Else
+    /// whoever gets a node's memory next could not free it.
+    #[cfg(not(loom))]
+    pub(crate) fn end_guards(&self, of: impl Fn(usize) -> bool) {
+        let leaked = |slot: &&AtomicUsize| of(slot.load(Ordering::Relaxed));
+        // Release: as at the end of a guard.
+        self.all().filter(leaked).for_each(|slot| slot.store(0, Ordering::Release));
+    }
+
     /// Adds a block, whose first slot is filled.
     #[cold]
     fn grow(&self, node: usize) -> &'static AtomicUsize {

@@ -15,10 +15,10 @@ impl ProtectedNodes {
     /// about is over.
     pub(crate) fn scan<'a>(
         threads: impl Iterator<Item = &'a Slots>,
-        pool: Option<&'a Pool>,
+        pool: &'a Pool,
     ) -> ProtectedNodes {
         // The pool's blocks, too, are looked up when the threads' slots have been looked into.
-        let pool = pool.into_iter().flat_map(Pool::all);
+        let pool = std::iter::once(pool).flat_map(Pool::all);
         Self::look(threads.flat_map(|slots| slots.all()).chain(pool))
     }
 
