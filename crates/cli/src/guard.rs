@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use reprieve_guard::control::{self, Control};
 use reprieve_guard::{
     self as guard, self, Backend, Change, Granted, Options, Policy, RegionStatistics, Statistics,
-    VmStatistics, Weight, eevdf,
+    VmStatistics, Weight, undo,
 };
 use reprieve_lab::signals::cancel_on_signal;
 use reprieve_page::output::{print, print_json, tell};
@@ -40,25 +40,10 @@ pub struct GuardArgs {
     /// or the stock one
     #[arg(long, default_value = Backend::default().name(), value_parser = backend_parser())]
     backend: Backend,
-    /// The longest time by which a slice is extended
-    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = humantime::parse_duration)]
-    max_extend: Duration,
-    /// The age of a grace period from which on vCPUs that hold it up are rescued beyond
-    /// --rescue-share, and get further ahead of their turns. It bounds no grace period
+    /// The age of a grace period from which on vCPUs that hold it up are rescued whatever they have
+    /// used, and get further ahead of their turns. It bounds no grace period
     #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = humantime::parse_duration)]
     max_hold: Duration,
-    /// How long a thread runs before the next one's turn [default: 3ms]. With --backend eevdf: the
-    /// slice of vCPUs that owe a late grace period [default: 500us]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
-    slice: Option<Duration>,
-    /// The age from which on a grace period is late, and who holds it up is helped [default: 3ms;
-    /// with sched-ext up to 7ms for guests whose grace periods are short anyway]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
-    late: Option<Duration>,
-    /// The most that rescues take of a vCPU's CPU time, unless a grace period is older than
-    /// --max-hold: a vCPU that had more is rescued later
-    #[arg(long, value_name = "PERCENT", default_value = "40%", value_parser = percent)]
-    rescue_share: u8,
     /// Only this VM: a name or the VMM's process ID (repeat for several; --dry-run or --backend
     /// eevdf)
     #[arg(long, value_name = "NAME|PID")]
@@ -67,11 +52,8 @@ pub struct GuardArgs {
     /// done for them. Needs no sched_ext
     #[arg(long)]
     dry_run: bool,
-    /// Give back what a guard left when it was killed together with its supervisor, and end
-    #[arg(long)]
-    restore: bool,
     /// Where guard notes what is to be given back
-    #[arg(long, value_name = "DIR", default_value = eevdf::JOURNALS, hide = true)]
+    #[arg(long, value_name = "DIR", default_value = guard::JOURNALS, hide = true)]
     journal: PathBuf,
     /// The share of each CPU that VMs have where ordinary or real-time threads would take all
     /// (sched-ext)
@@ -103,6 +85,8 @@ enum Command {
     Set(SetArgs),
     /// Show what the guard that runs here does: live on a terminal, else once
     Show(ShowArgs),
+    /// Give back what a guard left when it was killed together with its supervisor
+    Restore(RestoreArgs),
 }
 
 #[derive(Args)]
@@ -112,11 +96,8 @@ struct SetArgs {
     vm: Option<String>,
     /// Policies for its preempted vCPUs: one or several, as in extend,rescue [default: as
     /// before]
-    #[arg(long, required_unless_present_any = ["rescue_share", "weight"], value_delimiter = ',', value_parser = policy_parser())]
+    #[arg(long, required_unless_present = "weight", value_delimiter = ',', value_parser = policy_parser())]
     policy: Vec<Policy>,
-    /// The most that rescues take of a vCPU's CPU time [default: as before]
-    #[arg(long, value_name = "PERCENT", value_parser = percent)]
-    rescue_share: Option<u8>,
     /// The VM's weight beside other VMs, where 100 is the normal weight, or `cgroup`: what the
     /// weights of its VMM's cgroups make [default: as before]
     #[arg(long, value_name = "WEIGHT", value_parser = weight)]
@@ -129,6 +110,16 @@ struct ShowArgs {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
     /// Print the statistics once, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct RestoreArgs {
+    /// Where guard notes what is to be given back
+    #[arg(long, value_name = "DIR", default_value = guard::JOURNALS, hide = true)]
+    journal: PathBuf,
+    /// Print what was given back as JSON
     #[arg(long)]
     json: bool,
 }
@@ -179,26 +170,15 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
     match &args.command {
         Some(Command::Set(args)) => return set(args),
         Some(Command::Show(args)) => return show(args),
+        Some(Command::Restore(args)) => return restore(&args.journal, args.json),
         None => (),
-    }
-    if args.restore && args.dry_run {
-        let why =
-            "a dry run has nothing to give back, and --restore would: leave out one of the two";
-        return Err(guard::Error::Option { what: "--restore", why }.into());
-    }
-    if args.restore {
-        return restore(&args.journal, args.json);
     }
     let cancel = cancel_on_signal()?;
     open_more_files();
     let options = Options {
         backend: args.backend,
         policy: args.policy,
-        max_extend: args.max_extend,
         max_hold: args.max_hold,
-        slice: args.slice.unwrap_or(default_slice(args.backend)),
-        late: args.late,
-        rescue_share: args.rescue_share,
         journal: args.journal.clone(),
         vms: if args.vm.is_empty() { Which::All } else { Which::Named(args.vm.clone()) },
         dry_run: args.dry_run,
@@ -333,16 +313,15 @@ fn set(args: &SetArgs) -> Result<ExitCode> {
         return Err(guard::Error::Option { what: "--policy", why }.into());
     }
     let policies = (!args.policy.is_empty()).then(|| args.policy.clone());
-    let change = Change { policies, rescue_share: args.rescue_share, weight: args.weight };
+    let change = Change { policies, weight: args.weight };
     let vms = control::set(args.vm.as_deref(), change)?;
     let policies: Vec<&str> = args.policy.iter().map(|policy| policy.name()).collect();
-    let share = args.rescue_share.map(|share| format!("rescues at most {share} %"));
     let policies = (!policies.is_empty()).then(|| policies.join(","));
     let weight = args.weight.map(|weight| match weight {
         Weight::Cgroup => "the weight of its cgroups".into(),
         Weight::Fixed(weight) => format!("weight {weight}"),
     });
-    let changed: Vec<String> = policies.into_iter().chain(share).chain(weight).collect();
+    let changed: Vec<String> = policies.into_iter().chain(weight).collect();
     let changed = changed.join(", ");
     if vms.is_empty() {
         print(&format!("{changed}, for VMs that come\n"))?;
@@ -367,25 +346,16 @@ fn show(args: &ShowArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The slice of vCPUs that owe a late grace period is the one that an administrator would choose by
-/// hand; `docs/lab.md` shows how to compare.
-fn default_slice(backend: Backend) -> Duration {
-    match backend {
-        Backend::SchedExt => Options::default().slice,
-        Backend::Eevdf => Duration::from_micros(500),
-    }
-}
-
 fn stand_ins(file: &Path) -> Result<StandIns> {
     let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
     serde_json::from_str(&text).with_context(|| format!("{}: no stand-ins", file.display()))
 }
 
 fn restore(journals: &Path, json: bool) -> Result<ExitCode> {
-    let restored = eevdf::restore(journals)?;
+    let restored = undo::restore(journals)?;
     if json {
         print_json(&json!({
-            "threads": restored.threads, "cpus": restored.cpus, "active": restored.active, "failed": restored.missing(),
+            "threads": restored.threads, "cpus": restored.cpus, "active": restored.active, "failed": restored.failed,
         }))?;
     } else {
         for pid in &restored.active {
@@ -396,30 +366,21 @@ fn restore(journals: &Path, json: bool) -> Result<ExitCode> {
             restored.threads, restored.cpus
         ))?;
     }
-    let missing = restored.missing();
-    if missing.is_empty() {
+    if restored.failed.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    bail!("not given back: {}", missing.join("; "))
+    bail!("not given back: {}", restored.failed.join("; "))
 }
 
-/// The effects of the eevdf backend, real or in a dry run, by VM.
+/// The vCPUs with short slices, by VM.
 fn slices(statistics: &Statistics) -> String {
-    let mut text =
-        format!("{} VMs in {:.1} s\n", statistics.vms.len(), statistics.elapsed_ns as f64 / 1e9);
-    let would = if statistics.dry_run { "would have been short" } else { "short" };
-    for vm in &statistics.vms {
-        let (name, of) = (plain(&vm.name), &vm.shortened);
-        let (all, longest) = (of.total_ns as f64 / 1e9, of.max_ns as f64 / 1e6);
-        text += &format!(
-            "{name}: slices {would} {} times, {all:.2} s in all, the longest {longest:.1} ms\n",
-            of.count
-        );
-        if let Some(trouble) = &vm.trouble {
-            text += &format!("{name}: {}\n", plain(trouble));
-        }
-    }
-    text
+    let vm = |vm: &VmStatistics| {
+        let name = plain(&vm.name);
+        let trouble = vm.trouble.iter().map(|trouble| format!("{name}: {}\n", plain(trouble)));
+        let short = format!("{name}: {} of {} vCPUs had short slices\n", vm.short, vm.vcpus);
+        trouble.fold(short, |text, line| text + &line)
+    };
+    statistics.vms.iter().map(vm).collect()
 }
 
 /// The statistics, of what was done or would have been, by VM.

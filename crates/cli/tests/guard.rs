@@ -15,13 +15,10 @@ fn said(output: &Output) -> String {
 #[test]
 fn values_that_make_no_sense_are_bad_usage() {
     for args in [
-        ["--max-extend", "1s"],
         ["--max-hold", "1us"],
-        ["--slice", "1us"],
         ["--policy", "none"],
         ["--backend", "cfs"],
         ["--vm", "db"],
-        ["--rescue-share", "101%"],
         ["--interval", "1ms"],
         ["--prometheus", "localhost:9977"],
     ] {
@@ -36,7 +33,6 @@ fn a_dry_run_refuses_what_it_cannot_show() {
     for (option, args) in [
         ("--policy", &["--dry-run", "--policy", "plain"][..]),
         ("--measure", &["--dry-run", "--measure"]),
-        ("--restore", &["--dry-run", "--restore"]),
     ] {
         let output = guard(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));

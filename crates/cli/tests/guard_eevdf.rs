@@ -5,7 +5,7 @@
 #[path = "../../watch/tests/common/mod.rs"]
 mod common;
 
-use reprieve_guard::eevdf::slice;
+use reprieve_guard::undo::slice::{self, SHORT};
 use reprieve_lab::process::Cancel;
 use reprieve_lab::protocol::{Command as Order, Workload};
 use serde_json::Value;
@@ -15,20 +15,16 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// No other program chooses this one.
-const SHORT: Duration = Duration::from_micros(777);
-
 fn guard(journal: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_reprieve"));
     command.arg("guard").arg("--journal").arg(journal).args(args);
     command
 }
 
-/// A guard of that VM alone, to which every grace period is late.
-fn start(journal: &Path, vm: u32, more: &[&str]) -> (Child, BufReader<ChildStdout>) {
+/// A guard of that VM alone.
+fn start(journal: &Path, vm: u32) -> (Child, BufReader<ChildStdout>) {
     let vm = vm.to_string();
-    let mut args = vec!["--backend", "eevdf", "--late", "500us", "--slice", "777us", "--vm", &vm];
-    args.extend(["--json", "--interval", "100ms"].iter().chain(more));
+    let args = ["--backend", "eevdf", "--vm", &vm, "--json", "--interval", "100ms"];
     let mut command = guard(journal, &args);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let out = BufReader::new(child.stdout.take().unwrap());
@@ -59,7 +55,7 @@ fn what_the_scheduler_would_do(name: &str, vm: u32) {
     // As many as there are CPUs: wherever a vCPU runs, one competes with it.
     let _spinners = common::spin(std::thread::available_parallelism().unwrap().get());
     let mut command = Command::new(env!("CARGO_BIN_EXE_reprieve"));
-    command.args(["guard", "--dry-run", "--vm", name, "--late", "500us", "--interval", "100ms"]);
+    command.args(["guard", "--dry-run", "--vm", name, "--interval", "100ms"]);
     command.args(["--json", "--prometheus", "127.0.0.1:0"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
@@ -136,8 +132,13 @@ fn no_slice_stays_short() {
     let default = slice::default().unwrap();
     let slices = || vcpus.iter().map(|&tid| slice::get(tid).unwrap()).collect::<Vec<_>>();
     let restored = || slices().iter().all(|&slice| slice == default);
-    let short = || slices().contains(&SHORT);
+    let short = || slices().iter().all(|&slice| slice == SHORT);
     let journals = || fs::read_dir(&journal).map_or(0, |entries| entries.count());
+    let restore = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_reprieve"));
+        command.args(["guard", "restore", "--journal"]).arg(&journal);
+        command
+    };
     let supervisor = || {
         let path = fs::read_dir(&journal).unwrap().next().unwrap().unwrap().path();
         let text = fs::read_to_string(path).unwrap();
@@ -145,35 +146,21 @@ fn no_slice_stays_short() {
     };
     assert!(restored(), "{:?}", slices());
 
-    // A dry run counts what it would do, and does nothing.
-    let (mut child, mut out) = start(&journal, vm, &["--dry-run"]);
-    assert_eq!(line(&mut out)["dry_run"], true);
-    loop {
-        assert!(restored(), "{:?}", slices());
-        let statistics = line(&mut out);
-        if statistics["vms"][0]["shortened"]["count"].as_u64() > Some(1) {
-            break;
-        }
-    }
-    signal(child.id(), libc::SIGINT);
-    assert!(child.wait().unwrap().success());
-    assert_eq!(journals(), 0);
-
     what_the_scheduler_would_do(&named, vm);
     assert!(restored() && journals() == 0, "{:?}", slices());
 
     // guard shortens slices, and restores them at its end.
-    let (mut child, mut out) = start(&journal, vm, &[]);
+    let (mut child, mut out) = start(&journal, vm);
     assert_eq!(line(&mut out)["event"], "ready");
     wait_until(short);
     let second = guard(&journal, &["--backend", "eevdf"]).output().unwrap();
     assert_eq!(second.status.code(), Some(1));
     let why = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(why.contains("guard runs already"), "{why}");
-    let active = guard(&journal, &["--restore"]).output().unwrap();
+    let active = restore().output().unwrap();
     assert!(String::from_utf8_lossy(&active.stdout).contains("left alone"), "{active:?}");
     // Where it cannot see that guard, it does not take it for dead.
-    let command = guard(&journal, &["--restore"]);
+    let command = restore();
     let mut elsewhere = Command::new("unshare");
     elsewhere.args(["--pid", "--fork", "--mount-proc"]).arg(command.get_program());
     let elsewhere = elsewhere.args(command.get_args()).output().unwrap();
@@ -186,31 +173,22 @@ fn no_slice_stays_short() {
     assert!(child.wait().unwrap().success());
     assert!(restored() && journals() == 0, "{:?}", slices());
     let last: Value = serde_json::from_str(rest.lines().last().unwrap()).unwrap();
-    let shortened = &last["vms"][0]["shortened"];
-    assert!(shortened["total_ns"].as_u64() > Some(0) && shortened["refused"] == 0, "{last}");
+    assert_eq!(
+        (&last["vms"][0]["short"], &last["vms"][0]["vcpus"]),
+        (&2.into(), &2.into()),
+        "{last}"
+    );
 
-    // Killed while a slice is short: it is stopped first, so that it cannot undo it itself.
-    let stopped = |child: &Child| loop {
-        wait_until(short);
-        signal(child.id(), libc::SIGSTOP);
-        wait_until(|| {
-            let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-            stat.rsplit_once(") ").unwrap().1.starts_with('T')
-        });
-        if short() {
-            return;
-        }
-        signal(child.id(), libc::SIGCONT);
-    };
-    let (mut child, mut out) = start(&journal, vm, &[]);
+    // Killed while slices are short.
+    let (mut child, mut out) = start(&journal, vm);
     assert_eq!(line(&mut out)["event"], "ready");
-    stopped(&child);
+    wait_until(short);
     child.kill().unwrap();
     child.wait().unwrap();
     wait_until(|| restored() && journals() == 0);
 
     // Its supervisor is killed: guard would leave slices short if it were, too, so it ends.
-    let (mut child, mut out) = start(&journal, vm, &[]);
+    let (mut child, mut out) = start(&journal, vm);
     assert_eq!(line(&mut out)["event"], "ready");
     wait_until(short);
     signal(supervisor(), libc::SIGKILL);
@@ -219,9 +197,15 @@ fn no_slice_stays_short() {
     assert!(restored() && journals() == 0, "{:?}", slices());
 
     // Killed together with its supervisor: the journal remains.
-    let (mut child, mut out) = start(&journal, vm, &[]);
+    let (mut child, mut out) = start(&journal, vm);
     assert_eq!(line(&mut out)["event"], "ready");
-    stopped(&child);
+    wait_until(short);
+    // Stopped, guard cannot give slices back when its supervisor is killed.
+    signal(child.id(), libc::SIGSTOP);
+    wait_until(|| {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        stat.rsplit_once(") ").unwrap().1.starts_with('T')
+    });
     let supervisor = supervisor();
     signal(supervisor, libc::SIGKILL);
     child.kill().unwrap();
@@ -232,7 +216,7 @@ fn no_slice_stays_short() {
         stat.map_or(true, |stat| stat.rsplit_once(") ").unwrap().1.starts_with('Z'))
     });
     assert!(short() && journals() == 1);
-    let restore = guard(&journal, &["--restore"]).output().unwrap();
-    assert!(restore.status.success(), "{restore:?}");
+    let given_back = restore().output().unwrap();
+    assert!(given_back.status.success(), "{given_back:?}");
     assert!(restored() && journals() == 0, "{:?}", slices());
 }

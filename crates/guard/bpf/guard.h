@@ -39,8 +39,8 @@ struct granted {
 };
 
 struct guest {
-	/* Written by user space while ready is 0, but for the weight, the
-	 * policies and the share of rescues. */
+	/* Written by user space while ready is 0, but for the weight and the
+	 * policies. */
 	u32 ready;
 	u32 weight;
 	u32 leaves_used;
@@ -49,7 +49,6 @@ struct guest {
 	u32 task_cpu;
 	u32 policies; /* what is done for it: DOES_... */
 	u32 spins_used;
-	u32 rescue_share; /* of its vCPUs' run time, in hundredths */
 	u64 kthread_task; /* addresses, or 0 */
 	u64 kthread_cpu;
 	u64 kthread_on_rq;

@@ -406,7 +406,6 @@ __noinline int answer(struct task *task, u64 age, u32 need, u64 now)
 	if (!group || !guest)
 		return POLICY_NOT_YET;
 	limits(&limit);
-	limit.rescue_share = guest->rescue_share;
 	if (guest->late_ns)
 		limit.late = guest->late_ns;
 	return policy_rescue(&task->thread, &group->group, queue_vtime(task),

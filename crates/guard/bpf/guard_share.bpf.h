@@ -212,10 +212,8 @@ __noinline u64 charge(struct task *task, u64 now)
 		return 0;
 	guest = guest_of(task);
 	limits(&limit);
-	if (guest) {
+	if (guest)
 		weight = guest->weight;
-		limit.rescue_share = guest->rescue_share;
-	}
 	cpu = task->cpu;
 	lag = lag_of(task, clock);
 	bpf_spin_lock(&group->lock);

@@ -257,10 +257,6 @@ mod tests {
         });
     }
 
-    fn share(percent: u8) -> Change {
-        Change { rescue_share: Some(percent), ..Change::default() }
-    }
-
     fn weight(weight: u32) -> Change {
         Change { weight: Some(Weight::Fixed(weight)), ..Change::default() }
     }
@@ -268,15 +264,12 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         beside("wrong", |name| {
-            let set = Request::Set { vm: Some("web".into()), change: share(10) };
+            let set = Request::Set { vm: Some("web".into()), change: weight(10) };
             let answer = said(ask(name, &set).unwrap());
             assert!(answer.contains("web") && answer.contains("db"), "{answer}");
-            for (change, why) in [
-                (Change::default(), "nothing"),
-                (share(101), "100%"),
-                (weight(0), "10000"),
-                (weight(10_001), "10000"),
-            ] {
+            for (change, why) in
+                [(Change::default(), "nothing"), (weight(0), "10000"), (weight(10_001), "10000")]
+            {
                 let answer = said(ask(name, &Request::Set { vm: None, change }).unwrap());
                 assert!(answer.contains(why), "{answer}");
             }

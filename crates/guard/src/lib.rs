@@ -9,18 +9,18 @@
 mod backend;
 pub mod control;
 mod dry_run;
-pub mod eevdf;
+mod eevdf;
 mod error;
 mod options;
 mod sched_ext;
 pub mod show;
 mod statistics;
-mod undo;
+pub mod undo;
 
 pub use backend::Guard;
 use control::Control;
 pub use error::Error;
-pub use options::{Backend, Change, Options, Policy, Treatment, Weight};
+pub use options::{Backend, Change, JOURNALS, MAX_EXTEND, Options, Policy, Treatment, Weight};
 pub use reprieve_watch::raw::{Step, Times};
 pub use statistics::{
     FunctionStatistics, Granted, HeldUp, Preempted, PutOff, RegionStatistics, Statistics,

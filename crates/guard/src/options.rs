@@ -63,8 +63,6 @@ pub enum Backend {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Treatment {
     pub policies: Vec<Policy>,
-    /// [`Options::rescue_share`].
-    pub rescue_share: u8,
     pub weight: Weight,
 }
 
@@ -89,7 +87,6 @@ impl Weight {
 #[serde(deny_unknown_fields)]
 pub struct Change {
     pub policies: Option<Vec<Policy>>,
-    pub rescue_share: Option<u8>,
     pub weight: Option<Weight>,
 }
 
@@ -102,11 +99,10 @@ impl Change {
         }
         match self.weight {
             Some(Weight::Fixed(weight)) if !Weight::RANGE.contains(&weight) => {
-                return Err(Error::Option { what: "--weight", why: "from 1 to 10000" });
+                Err(Error::Option { what: "--weight", why: "from 1 to 10000" })
             }
-            _ => {}
+            _ => Ok(()),
         }
-        check_share(self.rescue_share.unwrap_or(0))
     }
 
     /// Drops the things that `newer` names.
@@ -114,19 +110,9 @@ impl Change {
         if newer.policies.is_some() {
             self.policies = None;
         }
-        if newer.rescue_share.is_some() {
-            self.rescue_share = None;
-        }
         if newer.weight.is_some() {
             self.weight = None;
         }
-    }
-}
-
-fn check_share(percent: u8) -> Result<(), Error> {
-    match percent {
-        0..=100 => Ok(()),
-        _ => Err(Error::Option { what: "--rescue-share", why: "from 0% to 100%" }),
     }
 }
 
@@ -135,7 +121,6 @@ impl Treatment {
         if let Some(policies) = &change.policies {
             self.policies.clone_from(policies);
         }
-        self.rescue_share = change.rescue_share.unwrap_or(self.rescue_share);
         self.weight = change.weight.unwrap_or(self.weight);
     }
 }
@@ -155,30 +140,25 @@ impl Backend {
 /// The most that can be reserved: the kernel keeps time for ordinary and real-time threads.
 pub const RESERVE_MOST: u8 = 75;
 
-/// [`Options::late`] where it is not given.
+/// The longest time by which a slice is extended (`extend`).
+pub const MAX_EXTEND: Duration = Duration::from_millis(1);
+/// How long a vCPU runs before the next one's turn.
+pub const SLICE: Duration = Duration::from_millis(3);
+/// The age from which on a grace period is late: vCPUs that owe it are helped (`rescue`).
 pub const LATE: Duration = Duration::from_millis(3);
-/// The same for guests with short grace periods.
+/// The same for a guest whose grace periods are no longer than on CPUs of its own.
 pub const LATE_MOST: Duration = Duration::from_millis(7);
+/// The most that rescues take of a vCPU's CPU time, in percent, unless a grace period is older than
+/// [`Options::max_hold`]: a vCPU that had more is rescued later (`rescue`).
+pub const RESCUE_SHARE: u64 = 40;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub backend: Backend,
     pub policy: Policy,
-    /// The longest time by which a slice is extended (`extend`).
-    pub max_extend: Duration,
     /// The age of a grace period from which on the vCPUs that hold it up are rescued whatever their
     /// share, and get further ahead of their turns (`rescue`). No bound: one that is in debt waits.
     pub max_hold: Duration,
-    /// How long a thread runs before the next one's turn; with [`Backend::Eevdf`], the slice of
-    /// vCPUs that owe a late grace period.
-    pub slice: Duration,
-    /// The age from which on a grace period is late: vCPUs that owe it are helped (`rescue`, and
-    /// [`Backend::Eevdf`]). `None`: [`LATE`], and with [`Backend::SchedExt`] up to [`LATE_MOST`]
-    /// for a guest whose grace periods are no longer than on CPUs of its own.
-    pub late: Option<Duration>,
-    /// The most that rescues take of a vCPU's CPU time, in percent, unless a grace period is older
-    /// than [`max_hold`](Options::max_hold): a vCPU that had more is rescued later (`rescue`).
-    pub rescue_share: u8,
     /// The share of a CPU that vCPUs have where ordinary or real-time threads would take all, in
     /// percent ([`Backend::SchedExt`]).
     pub reserve: u8,
@@ -201,11 +181,7 @@ impl Default for Options {
         Options {
             backend: Backend::default(),
             policy: Policy::default(),
-            max_extend: Duration::from_millis(1),
             max_hold: Duration::from_millis(20),
-            slice: Duration::from_millis(3),
-            late: None,
-            rescue_share: 40,
             reserve: 50,
             vms: Which::All,
             dry_run: false,
@@ -218,42 +194,24 @@ impl Default for Options {
 }
 
 impl Options {
-    /// From which age on grace periods are late: at the least, and where they are short.
-    pub fn late(&self) -> (Duration, Duration) {
-        self.late.map_or((LATE, LATE_MOST), |late| (late, late))
-    }
-
     /// # Errors
     /// [`Error::Option`] for a value that makes no sense.
     pub fn check(&self) -> Result<(), Error> {
-        const LIMITS: [(&str, u64, u64, &str); 4] = [
-            ("--max-extend", 10, 10_000, "from 10us to 10ms"),
-            ("--max-hold", 1_000, 1_000_000, "from 1ms to 1s"),
-            ("--slice", 100, 100_000, "from 100us to 100ms"),
-            ("--late", 500, 1_000_000, "from 500us to 1s"),
-        ];
-        for ((what, least, most, why), value) in
-            LIMITS.into_iter().zip([self.max_extend, self.max_hold, self.slice, self.late().0])
-        {
-            if !(u128::from(least)..=u128::from(most)).contains(&value.as_micros()) {
-                return Err(Error::Option { what, why });
-            }
+        if !(Duration::from_millis(1)..=Duration::from_secs(1)).contains(&self.max_hold) {
+            return Err(Error::Option { what: "--max-hold", why: "from 1ms to 1s" });
         }
-        check_share(self.rescue_share)?;
         if self.reserve > RESERVE_MOST {
             return Err(Error::Option { what: "--reserve", why: "from 0% to 75%" });
         }
-        if self.backend == Backend::SchedExt {
-            self.check_scheduler()?;
-        }
-        Ok(())
-    }
-
-    /// Combinations that [`Backend::SchedExt`] cannot have.
-    fn check_scheduler(&self) -> Result<(), Error> {
+        let eevdf = self.backend == Backend::Eevdf;
         let wrong = [
             (
-                !self.dry_run && self.vms != Which::All,
+                self.dry_run && eevdf,
+                "--dry-run",
+                "the backend eevdf gives all vCPUs short slices, so a dry run has nothing to show: leave out one of the two",
+            ),
+            (
+                !self.dry_run && !eevdf && self.vms != Which::All,
                 "--vm",
                 "the scheduler has all VMs: start it without, then choose policies with `reprieve guard set --vm`; or use --dry-run, or --backend eevdf",
             ),
@@ -282,17 +240,8 @@ mod tests {
     #[test]
     fn limits_are_checked() {
         assert!(Options::default().check().is_ok());
-        let long = Options { max_extend: Duration::from_secs(1), ..Options::default() };
-        assert_eq!(long.check().unwrap_err().to_string(), "--max-extend: from 10us to 10ms");
-    }
-
-    #[test]
-    fn lateness_is_fixed_by_who_gives_it() {
-        assert_eq!(Options::default().late(), (LATE, LATE_MOST));
-        let (given, long) = (Duration::from_millis(5), Duration::from_secs(2));
-        assert_eq!(Options { late: Some(given), ..Options::default() }.late(), (given, given));
-        let error = Options { late: Some(long), ..Options::default() }.check().unwrap_err();
-        assert_eq!(error.to_string(), "--late: from 500us to 1s");
+        let long = Options { max_hold: Duration::from_secs(2), ..Options::default() };
+        assert_eq!(long.check().unwrap_err().to_string(), "--max-hold: from 1ms to 1s");
     }
 
     #[test]

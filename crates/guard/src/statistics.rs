@@ -76,10 +76,6 @@ pub struct VmStatistics {
     /// The policies in force for the VM.
     #[serde(default)]
     pub policies: Vec<Policy>,
-    /// The most that rescues take of its vCPUs' CPU time while no grace period is too old, in
-    /// percent; `None` where the backend has no rescues.
-    #[serde(default)]
-    pub rescue_share: Option<u8>,
     /// Beside other VMs; 100 is the normal one, and 0 says that the backend does not know.
     pub weight: u32,
     pub vcpus: u32,
@@ -118,10 +114,9 @@ pub struct VmStatistics {
     /// there for another one, which waited for that CPU: they are among the preemptions suffered.
     #[serde(default)]
     pub gave_way: u64,
-    /// Times that the slice of a vCPU was shortened (it runs sooner, but no longer), and for how
-    /// long it stayed so; `refused` for vCPUs whose slice cannot be set.
+    /// vCPUs that have short slices, with [`Backend::Eevdf`].
     #[serde(default)]
-    pub shortened: Granted,
+    pub short: u32,
     /// In a dry run of [`Backend::SchedExt`]; then nothing was avoided or granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub would: Option<Would>,
@@ -171,8 +166,8 @@ pub struct Would {
     /// would have put off as well. Some may be in a class of `extend`, too.
     pub announced: u64,
     pub announced_off_cpu_ns: u64,
-    /// The most CPU time that all of these could have had out of turn: `--max-extend` for each. How
-    /// long the sections lasted is not known.
+    /// The most CPU time that all of these could have had out of turn: 1 ms each. How long the
+    /// sections lasted is not known.
     pub granted_at_most_ns: u64,
     pub rescue: Option<HeldUp>,
     /// Preemptions that began because a quota of CPU time was used up, among all of these: guard

@@ -3,10 +3,10 @@
 //! run, or, for fixed slices, by the system call that an administrator would use.
 
 use crate::error::Error;
-use crate::policy::{GuardOption, Need, Policy};
+use crate::policy::{Need, Policy};
 use crate::process::{self, Cancel};
 use crate::scheduler::{InForce, Scheduler, Target};
-use reprieve_guard::eevdf::slice;
+use reprieve_guard::undo::slice;
 use reprieve_init::protocol::PhaseResult;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -38,7 +38,7 @@ impl Scheduler for HostScheduler {
             Need::SchedExt => {
                 let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
                 Err(format!(
-                    "this host's kernel ({}) has no sched_ext (CONFIG_SCHED_CLASS_EXT): use --host nested, or the policies eevdf, eevdf-slice and eevdf-owed",
+                    "this host's kernel ({}) has no sched_ext (CONFIG_SCHED_CLASS_EXT): use --host nested, or the policies eevdf, eevdf-slice and eevdf-slices",
                     release.unwrap_or_default().trim()
                 ))
             }
@@ -64,20 +64,7 @@ impl Scheduler for HostScheduler {
                 let all = [target.vcpus, target.others].concat();
                 Ok(Box::new(FixedSlices::set(&all, *slice)?))
             }
-            Policy::Owed(late) => {
-                // No other VM of this machine: it may be somebody else's.
-                let pid = target.pid.to_string();
-                let late = late.map(|late| format!("{}us", late.as_micros()));
-                let mut args = vec!["--backend", "eevdf", "--vm", &pid];
-                args.extend(late.iter().flat_map(|late| ["--late", late.as_str()]));
-                child(&args)
-            }
-            Policy::Guard(name, option) => {
-                let option = option.map(GuardOption::argument);
-                let mut args = vec!["--policy", name];
-                args.extend(option.as_deref());
-                child(&args)
-            }
+            Policy::Guard(name) => child(&["--policy", name]),
         }
     }
 

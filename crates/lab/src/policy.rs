@@ -6,9 +6,7 @@
 //! | `eevdf` | the stock scheduler, untouched | nothing |
 //! | `eevdf-slice=TIME` | the stock scheduler; the tested guest's vCPUs have slices of TIME, as an administrator can set by hand | custom slices (Linux 6.12) |
 //! | `eevdf-slices=TIME` | the same for the vCPUs of all VMs | custom slices |
-//! | `eevdf-owed`, `eevdf-owed=LATE` | the stock scheduler; `reprieve guard --backend eevdf` shortens the slices of vCPUs that owe a grace period older than LATE | custom slices |
 //! | `plain`, `extend`, `rescue`, `full` | the scheduler of `reprieve guard` | sched_ext |
-//! | `full-slice=TIME`, `full-late=TIME`, `full-share=PERCENT` and the like | the same with `--slice TIME`, `--late TIME`, `--rescue-share PERCENT` | sched_ext |
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -27,13 +25,8 @@ pub const GUARDED: [&str; 4] = ["plain", "extend", "rescue", "full"];
 pub const SLICES: std::ops::RangeInclusive<Duration> =
     Duration::from_micros(100)..=Duration::from_millis(100);
 
-/// The range that `guard --late` takes.
-const LATE: std::ops::RangeInclusive<Duration> =
-    Duration::from_micros(500)..=Duration::from_secs(1);
-
 const SLICE: &str = "eevdf-slice";
 const SLICES_OF_ALL: &str = "eevdf-slices";
-const OWED: &str = "eevdf-owed";
 
 /// A scheduling policy of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,41 +37,8 @@ pub enum Policy {
     Slice(Duration),
     /// Custom slices of all VMs.
     Slices(Duration),
-    /// `guard --backend eevdf`; grace periods are late from this age on (`None`: its default).
-    Owed(Option<Duration>),
-    /// A policy of `guard`'s scheduler, one of [`GUARDED`], and the option that it has.
-    Guard(String, Option<GuardOption>),
-}
-
-/// An option of `guard` that is not at its default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GuardOption {
-    Slice(Duration),
-    Late(Duration),
-    /// `--rescue-share`, in percent.
-    Share(u8),
-}
-
-impl GuardOption {
-    /// For the command line of `guard`.
-    pub fn argument(self) -> String {
-        match self {
-            GuardOption::Slice(time) => format!("--slice={}us", time.as_micros()),
-            GuardOption::Late(time) => format!("--late={}us", time.as_micros()),
-            GuardOption::Share(percent) => format!("--rescue-share={percent}%"),
-        }
-    }
-}
-
-impl fmt::Display for GuardOption {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let ms = |time: &Duration| time.as_nanos() as f64 / 1e6;
-        match self {
-            GuardOption::Slice(time) => write!(f, "slice={}ms", ms(time)),
-            GuardOption::Late(time) => write!(f, "late={}ms", ms(time)),
-            GuardOption::Share(percent) => write!(f, "share={percent}%"),
-        }
-    }
+    /// A policy of `guard`'s scheduler, one of [`GUARDED`].
+    Guard(String),
 }
 
 /// The demands of a policy on the host's kernel.
@@ -95,19 +55,15 @@ impl Policy {
     pub fn need(&self) -> Need {
         match self {
             Policy::Eevdf => Need::Nothing,
-            Policy::Slice(_) | Policy::Slices(_) | Policy::Owed(_) => Need::CustomSlices,
-            Policy::Guard(..) => Need::SchedExt,
+            Policy::Slice(_) | Policy::Slices(_) => Need::CustomSlices,
+            Policy::Guard(_) => Need::SchedExt,
         }
     }
 }
 
 /// The names, for messages and help.
 pub fn names() -> String {
-    format!(
-        "{DEFAULT}, {SLICE}=TIME, {SLICES_OF_ALL}=TIME, {OWED}, {OWED}=TIME, {}, each of the last four with \
-         -slice=TIME, -late=TIME or -share=PERCENT",
-        GUARDED.join(", ")
-    )
+    format!("{DEFAULT}, {SLICE}=TIME, {SLICES_OF_ALL}=TIME, {}", GUARDED.join(", "))
 }
 
 impl FromStr for Policy {
@@ -120,9 +76,6 @@ impl FromStr for Policy {
             match slice {
                 Some(slice) if all.is_some() => return Ok(Policy::Slices(slice)),
                 Some(slice) if name == DEFAULT => return Ok(Policy::Slice(slice)),
-                Some(slice) if GUARDED.contains(&name) => {
-                    return Ok(Policy::Guard(name.into(), Some(GuardOption::Slice(slice))));
-                }
                 Some(_) => {}
                 None => {
                     return Err(Error::Usage(format!(
@@ -131,32 +84,9 @@ impl FromStr for Policy {
                 }
             }
         }
-        let late = |time| {
-            parse_time(time).filter(|late| LATE.contains(late)).ok_or_else(|| {
-                Error::Usage(format!(
-                    "--policy {text}: give an age of 0.5ms to 1000ms in whole microseconds, as in {OWED}=3ms"
-                ))
-            })
-        };
-        if let Some(time) = text.strip_prefix(OWED).and_then(|rest| rest.strip_prefix('=')) {
-            return Ok(Policy::Owed(Some(late(time)?)));
-        }
-        let guarded =
-            |option: &str| text.split_once(option).filter(|(name, _)| GUARDED.contains(name));
-        if let Some((name, time)) = guarded("-late=") {
-            return Ok(Policy::Guard(name.into(), Some(GuardOption::Late(late(time)?))));
-        }
-        if let Some((name, percent)) = guarded("-share=") {
-            let number = percent.strip_suffix('%').unwrap_or(percent).parse();
-            let share = number.ok().filter(|n| *n <= 100).ok_or_else(|| {
-                Error::Usage(format!("--policy {text}: give 0% to 100%, as in full-share=25%"))
-            })?;
-            return Ok(Policy::Guard(name.into(), Some(GuardOption::Share(share))));
-        }
         match text {
             DEFAULT => Ok(Policy::Eevdf),
-            OWED => Ok(Policy::Owed(None)),
-            _ if GUARDED.contains(&text) => Ok(Policy::Guard(text.into(), None)),
+            _ if GUARDED.contains(&text) => Ok(Policy::Guard(text.into())),
             _ => Err(Error::Usage(format!("there is no policy {text:?}; there are: {}", names()))),
         }
     }
@@ -183,10 +113,7 @@ impl fmt::Display for Policy {
             Policy::Slices(slice) => {
                 write!(f, "{SLICES_OF_ALL}={}ms", slice.as_nanos() as f64 / 1e6)
             }
-            Policy::Owed(Some(late)) => write!(f, "{OWED}={}ms", late.as_nanos() as f64 / 1e6),
-            Policy::Owed(None) => f.write_str(OWED),
-            Policy::Guard(name, None) => f.write_str(name),
-            Policy::Guard(name, Some(option)) => write!(f, "{name}-{option}"),
+            Policy::Guard(name) => f.write_str(name),
         }
     }
 }
@@ -239,17 +166,7 @@ mod tests {
 
     #[test]
     fn names_are_read_and_shown() {
-        for name in [
-            "eevdf",
-            "eevdf-slice=0.5ms",
-            "eevdf-slices=0.5ms",
-            "eevdf-owed=2.5ms",
-            "plain",
-            "full",
-            "full-slice=4ms",
-            "rescue-late=5ms",
-            "full-share=25%",
-        ] {
+        for name in ["eevdf", "eevdf-slice=0.5ms", "eevdf-slices=0.5ms", "plain", "full"] {
             assert_eq!(name.parse::<Policy>().unwrap().to_string(), name);
         }
         assert_eq!(
@@ -263,22 +180,13 @@ mod tests {
 
     #[test]
     fn other_words_are_refused_with_what_there_is() {
-        for bad in ["", "fair", "eevdf-slice", "EEVDF", "full ", "fast-slice=1ms", "eevdf-late=1ms"]
-        {
+        for bad in ["", "fair", "eevdf-slice", "EEVDF", "full ", "full-slice=1ms"] {
             let error = bad.parse::<Policy>().unwrap_err().to_string();
-            assert!(error.contains("eevdf-owed") && error.contains("rescue"), "{bad}: {error}");
+            assert!(error.contains("eevdf-slices") && error.contains("rescue"), "{bad}: {error}");
         }
         for bad in ["0", "0.5", "1s", "0.01ms", "101ms", "-1ms", "1e9ms", "infms", "ms"] {
             let error = format!("eevdf-slice={bad}").parse::<Policy>().unwrap_err().to_string();
             assert!(error.contains("0.1ms to 100ms"), "{bad}: {error}");
-        }
-        for bad in ["101%", "-1%", "%", "a"] {
-            let error = format!("full-share={bad}").parse::<Policy>().unwrap_err().to_string();
-            assert!(error.contains("0% to 100%"), "{bad}: {error}");
-        }
-        for bad in ["eevdf-owed=0.1ms", "full-late=2s"] {
-            let error = bad.parse::<Policy>().unwrap_err().to_string();
-            assert!(error.contains("0.5ms to 1000ms"), "{bad}: {error}");
         }
     }
 

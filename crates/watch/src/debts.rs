@@ -1,70 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The debts to grace periods now: for whoever schedules by it, many times per second.
+//! The debts to grace periods now: for whoever samples what grace periods wait for, many times per
+//! second.
 //!
 //! A look is one system call per VM, which reads `gp_seq` and the leaves of the `rcu_node` tree at
-//! addresses that are known since the guest was found; [`Watch::snapshot`] copies everything. More
-//! reads are needed while a reader that the guest's own scheduler preempted holds the grace period
-//! up. A guest can claim that always, for hundreds of readers: so a look says what it took.
+//! addresses that are known since the guest was found. More reads are needed while a reader that
+//! the guest's own scheduler preempted holds the grace period up.
 
-use super::collector::Watch;
 use super::model::VmState;
 use super::raw::constants::NO_SEQ;
-use super::raw::{clock, read_words};
+use super::raw::read_words;
 use super::vms::machine::{Attached, Machine, Vcpu};
 use reprieve_guest::layout::NodeLayout;
-
-/// A guest's grace period at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GraceNow {
-    /// The VMM's process.
-    pub pid: u32,
-    /// `rcu_state.gp_seq`; `None` where the guest cannot be read, or is paused.
-    pub seq: Option<u64>,
-    /// When the grace period in progress was seen to begin, if it was.
-    pub began_ns: Option<u64>,
-    /// Threads of the vCPUs that owe it a quiescent state, or run a reader that the guest's own
-    /// scheduler had preempted before.
-    pub owing: Vec<u32>,
-    /// Since when a vCPU of this VM, the one that is longest, has been off its CPU against its
-    /// will.
-    pub preempted_since_ns: Option<u64>,
-    /// The CPU time that this look took.
-    pub took_ns: u64,
-}
-
-impl Watch {
-    /// The grace periods of the VMs that `due` accepts. It is asked for each VM that runs, by its
-    /// process.
-    pub fn grace_periods(&self, mut due: impl FnMut(u32) -> bool) -> Vec<GraceNow> {
-        let machines = self.machines.lock();
-        let running = machines.values().filter(|machine| machine.runs());
-        running.filter(|machine| due(machine.key.pid)).map(timed).collect()
-    }
-}
-
-fn timed(machine: &Machine) -> GraceNow {
-    let begun = clock::thread_ns();
-    let mut grace = grace_now(machine);
-    grace.took_ns = clock::thread_ns().saturating_sub(begun);
-    grace
-}
-
-fn grace_now(machine: &Machine) -> GraceNow {
-    let mut grace = GraceNow {
-        pid: machine.key.pid,
-        seq: None,
-        began_ns: None,
-        owing: Vec::new(),
-        preempted_since_ns: None,
-        took_ns: 0,
-    };
-    let Some(debts) = now(machine) else { return grace };
-    grace.seq = Some(debts.seq);
-    grace.began_ns = debts.began_ns(machine);
-    grace.preempted_since_ns = machine.vcpus.iter().filter_map(|v| v.slot.preempted_since()).min();
-    grace.owing = debts.vcpus.iter().map(|vcpu| vcpu.slot.tid()).collect();
-    grace
-}
 
 /// The vCPUs and readers that owe a guest's grace period something.
 pub(super) struct Debts<'a> {

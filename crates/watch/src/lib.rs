@@ -37,7 +37,6 @@ pub mod vms;
 mod waits;
 
 pub use collector::{Watch, sees_host_processes};
-pub use debts::GraceNow;
 pub use error::Error;
 pub use options::{Options, Which};
 pub use region::{Region, Writer};

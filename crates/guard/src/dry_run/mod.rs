@@ -10,7 +10,7 @@ mod tally;
 
 use crate::backend::Guard;
 use crate::error::Error;
-use crate::options::{Backend, Change, Options};
+use crate::options::{Backend, Change, LATE, MAX_EXTEND, Options};
 use crate::statistics::Statistics;
 use reprieve_watch::Watch;
 use reprieve_watch::model::VmState;
@@ -35,7 +35,7 @@ impl DryRun {
         let watch = Watch::start(&reprieve_watch::Options {
             vms: options.vms.clone(),
             interval: options.interval,
-            late: options.policy.rescues().then_some(options.late().0),
+            late: options.policy.rescues().then_some(LATE),
             ..reprieve_watch::Options::default()
         })?;
         let (options, started_ns) = (options.clone(), clock::now_ns());
@@ -49,7 +49,7 @@ impl Guard for DryRun {
         let present = || snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone);
         self.vms.retain(|pid, _| present().any(|vm| vm.pid == *pid));
         let policy = self.options.policy;
-        let max_extend_ns = u64::try_from(self.options.max_extend.as_nanos()).unwrap_or(u64::MAX);
+        let max_extend_ns = u64::try_from(MAX_EXTEND.as_nanos()).unwrap_or(u64::MAX);
         let vms = present().map(|vm| {
             let tally = self.vms.entry(vm.pid).or_default();
             tally.note(vm);

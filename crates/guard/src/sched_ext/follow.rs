@@ -77,7 +77,6 @@ impl Follower {
             left: Mutex::default(),
             rules: Mutex::new(Rules::new(Treatment {
                 policies: vec![options.policy],
-                rescue_share: options.rescue_share,
                 weight: Weight::default(),
             })),
         });
@@ -183,8 +182,6 @@ fn told_apart(machine: &Machine) -> Vm<'_> {
 fn treat(program: &Program, index: u32, cgroup: u32, treatment: &Treatment) {
     let (index, does) = (index as usize, bits(&treatment.policies));
     program.guests.set_field(index, offset_of!(types::guest, policies), does);
-    let share = u32::from(treatment.rescue_share);
-    program.guests.set_field(index, offset_of!(types::guest, rescue_share), share);
     let weight = match treatment.weight {
         Weight::Fixed(weight) => weight,
         Weight::Cgroup => cgroup,

@@ -57,7 +57,7 @@ const PERIOD_NS: u64 = 50_000_000;
 impl SchedExt {
     pub fn start(options: &Options) -> Result<SchedExt, Error> {
         check::host()?;
-        let (mut supervisor, _) = undo::begin(&options.journal)?;
+        let mut supervisor = undo::begin(&options.journal)?;
         let process_ns = clock::process_ns();
         let watch = Watch::start(&reprieve_watch::Options {
             interval: options.interval,
@@ -177,7 +177,6 @@ impl SchedExt {
                 }
                 _ => self.follower.left(vm.pid),
             },
-            rescue_share: rescues.then_some(treatment.rescue_share),
             policies: treatment.policies,
             weight: guest.weight,
             vcpus: vm.vcpus.len() as u32,
@@ -193,7 +192,7 @@ impl SchedExt {
             ticks_waited: guest.ticks,
             spun: guest.spun,
             gave_way: guest.gave_way,
-            shortened: Granted::default(),
+            short: 0,
             would: None,
         }
     }

@@ -4,7 +4,7 @@
 
 use super::check;
 use crate::error::Error;
-use crate::options::Options;
+use crate::options::{LATE, LATE_MOST, MAX_EXTEND, Options, RESCUE_SHARE, SLICE};
 use crate::statistics::FunctionStatistics;
 use libbpf_rs::libbpf_sys::BPF_STATS_RUN_TIME;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -365,12 +365,12 @@ fn open(
         rodata.with_vmx = *kvm == Kvm::Vmx;
         rodata.settings = types::settings {
             limits: types::policy_limits {
-                slice: ns(options.slice),
-                max_extend: ns(options.max_extend),
+                slice: ns(SLICE),
+                max_extend: ns(MAX_EXTEND),
                 max_hold: ns(options.max_hold),
-                late: ns(options.late().0),
-                late_most: ns(options.late().1),
-                rescue_share: 100,
+                late: ns(LATE),
+                late_most: ns(LATE_MOST),
+                rescue_share: RESCUE_SHARE,
             },
             look_alone: ns(if check::ticks_stop() { LOOK_TICKLESS } else { LOOK_ALONE }),
             cpus: cpus as u64,

@@ -117,13 +117,19 @@ mod tests {
         Change { policies: Some(policies.into()), ..Change::default() }
     }
 
-    fn share(share: u8) -> Change {
-        Change { rescue_share: Some(share), ..Change::default() }
+    fn weight(weight: u32) -> Change {
+        Change { weight: Some(Weight::Fixed(weight)), ..Change::default() }
+    }
+
+    fn weight_of(rules: &Rules, vm: Vm<'_>) -> u32 {
+        match rules.of(vm).weight {
+            Weight::Fixed(weight) => weight,
+            Weight::Cgroup => 0,
+        }
     }
 
     fn rules() -> Rules {
-        let weight = Weight::Cgroup;
-        Rules::new(Treatment { policies: vec![Policy::Full], rescue_share: 40, weight })
+        Rules::new(Treatment { policies: vec![Policy::Full], weight: Weight::Cgroup })
     }
 
     fn vm(pid: u32, name: Option<&str>) -> Vm<'_> {
@@ -152,58 +158,51 @@ mod tests {
     fn what_is_not_named_stays() {
         let mut rules = rules();
         rules.set(Some("db"), &[DB], &policies(&[Policy::Extend]));
-        rules.set(Some("4711"), &[DB], &share(10));
-        let weight = Weight::Cgroup;
-        let both = Treatment { policies: vec![Policy::Extend], rescue_share: 10, weight };
-        assert_eq!(rules.of(DB), both, "by name and by process ID");
-        rules.set(None, &[DB], &share(20));
-        let db = Treatment { policies: vec![Policy::Extend], rescue_share: 20, weight };
-        assert_eq!(rules.of(DB), db, "its policy is not named");
+        rules.set(Some("4711"), &[DB], &weight(10));
+        let of =
+            |policy, weight| Treatment { policies: vec![policy], weight: Weight::Fixed(weight) };
+        assert_eq!(rules.of(DB), of(Policy::Extend, 10), "by name and by process ID");
+        rules.set(None, &[DB], &weight(20));
+        assert_eq!(rules.of(DB), of(Policy::Extend, 20), "its policy is not named");
         assert_eq!(rules.of(vm(2, None)).policies, [Policy::Full]);
-        rules.set(Some("db"), &[DB], &share(30));
+        rules.set(Some("db"), &[DB], &weight(30));
         rules.set(None, &[DB], &policies(&[Policy::Rescue]));
-        let db = Treatment { policies: vec![Policy::Rescue], rescue_share: 30, weight };
-        assert_eq!(rules.of(DB), db, "its share is not named");
+        assert_eq!(rules.of(DB), of(Policy::Rescue, 30), "its weight is not named");
         assert_eq!(rules.changes.len(), 1, "what says nothing any more is gone");
     }
 
     #[test]
     fn a_weight_is_set_and_taken_back() {
         let mut rules = rules();
-        let weight = |weight| Change { weight: Some(weight), ..Change::default() };
-        let fixed = Weight::Fixed(300);
-        rules.set(Some("db"), &[DB], &weight(fixed));
-        rules.set(Some("db"), &[DB], &share(30));
-        let policies = vec![Policy::Full];
-        let db = Treatment { policies, rescue_share: 30, weight: fixed };
-        assert_eq!(rules.of(DB), db, "the weight is not named");
-        assert_eq!(rules.of(vm(2, None)).weight, Weight::Cgroup);
-        rules.set(None, &[DB], &weight(Weight::Fixed(50)));
-        assert_eq!(rules.of(DB).weight, Weight::Fixed(50), "all, and no exception");
-        rules.set(Some("db"), &[DB], &weight(Weight::Cgroup));
+        rules.set(Some("db"), &[DB], &weight(300));
+        assert_eq!((weight_of(&rules, DB), weight_of(&rules, vm(2, None))), (300, 0));
+        rules.set(None, &[DB], &weight(50));
+        assert_eq!(weight_of(&rules, DB), 50, "all, and no exception");
+        let back = Change { weight: Some(Weight::Cgroup), ..Change::default() };
+        rules.set(Some("db"), &[DB], &back);
         assert_eq!(rules.of(DB).weight, Weight::Cgroup);
     }
 
     #[test]
     fn what_is_set_for_a_vm_is_not_for_others_that_take_its_name_or_process_id() {
         let mut rules = rules();
-        rules.set(Some("db"), &[DB], &share(10));
+        rules.set(Some("db"), &[DB], &weight(10));
         let again = vm(5000, Some("db"));
         let another = |pid, name| Vm { user: Some(1000), ..vm(pid, name) };
-        assert_eq!(rules.of(again).rescue_share, 10, "started again");
-        assert_eq!(rules.of(another(5001, Some("db"))).rescue_share, 40, "a name is anybody's");
-        assert_eq!(rules.of(Vm { user: None, ..again }).rescue_share, 40, "unknown");
-        rules.set(Some("4711"), &[DB], &share(20));
+        assert_eq!(weight_of(&rules, again), 10, "started again");
+        assert_eq!(weight_of(&rules, another(5001, Some("db"))), 0, "a name is anybody's");
+        assert_eq!(weight_of(&rules, Vm { user: None, ..again }), 0, "unknown");
+        rules.set(Some("4711"), &[DB], &weight(20));
         let later = Vm { key: Key { pid: 4711, start_time: 2 }, ..vm(0, Some("web")) };
-        assert_eq!((rules.of(DB).rescue_share, rules.of(later).rescue_share), (20, 40));
-        assert_eq!(rules.of(vm(6000, Some("4711"))).rescue_share, 40, "it is no name");
+        assert_eq!((weight_of(&rules, DB), weight_of(&rules, later)), (20, 0));
+        assert_eq!(weight_of(&rules, vm(6000, Some("4711"))), 0, "it is no name");
         rules.keep(|key| key != DB.key);
         assert_eq!(rules.changes.len(), 1, "what is for its process only is gone");
-        assert_eq!(rules.of(again).rescue_share, 10);
+        assert_eq!(weight_of(&rules, again), 10);
         // While it does not run, another user's VM of that name has something set.
         let other = another(5001, Some("db"));
-        rules.set(Some("db"), &[other], &share(20));
-        assert_eq!((rules.of(again).rescue_share, rules.of(other).rescue_share), (10, 20));
+        rules.set(Some("db"), &[other], &weight(20));
+        assert_eq!((weight_of(&rules, again), weight_of(&rules, other)), (10, 20));
     }
 
     #[test]

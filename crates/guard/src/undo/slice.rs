@@ -33,6 +33,10 @@ const KEEP_POLICY: u64 = 8;
 pub const MIN: Duration = Duration::from_micros(100);
 pub const MAX: Duration = Duration::from_millis(100);
 
+/// The slice that guard gives to vCPUs, and that tells them from others: half a millisecond, as an
+/// administrator would choose it, and some nanoseconds, as nobody would.
+pub const SHORT: Duration = Duration::from_nanos(500_017);
+
 fn attributes(tid: u32) -> io::Result<Attributes> {
     let mut found = Attributes::default();
     let at: *mut Attributes = &mut found;
@@ -72,6 +76,27 @@ pub fn set(tid: u32, slice: Option<Duration>) -> io::Result<()> {
     // The thread may have got another policy meanwhile, with which the call fails or means nothing.
     fair(tid)?;
     error.map_or(Ok(()), Err)
+}
+
+/// Gives all threads with this slice the default again, and counts them.
+///
+/// # Errors
+/// When `/proc` cannot be listed, or a slice cannot be set.
+pub fn restore_all(of: Duration) -> io::Result<usize> {
+    let mut restored = 0;
+    for process in std::fs::read_dir("/proc")?.flatten() {
+        // Not a process, or gone.
+        let Ok(threads) = std::fs::read_dir(process.path().join("task")) else { continue };
+        let tids = threads.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
+        for tid in tids.filter(|&tid| get(tid).is_ok_and(|slice| slice == of)) {
+            match set(tid, None) {
+                Ok(()) => restored += 1,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(restored)
 }
 
 fn fair(tid: u32) -> io::Result<Attributes> {

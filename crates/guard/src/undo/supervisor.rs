@@ -3,12 +3,13 @@
 //!
 //! The process is forked before guard has threads or has touched anything, and waits for the end of
 //! a pipe whose other end only guard has: the kernel closes that even after a `kill -9`. Then it
-//! restores every thread in guard's journal, removes the journal, and ends. It is in a session of
+//! undoes what guard did, removes its journal, and ends. It is in a session of
 //! its own and ignores the signals of a terminal and of `systemctl stop`, which reach the whole
 //! group. Where both are killed at the same moment, the journal remains for the next guard or
-//! `guard --restore`.
+//! `guard restore`.
 
-use super::journal::{Before, Journal, Restored, restore_one};
+use super::journal::{Journal, Restored, restore_one};
+use super::slice::{self, SHORT};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -80,11 +81,6 @@ impl Supervisor {
             }
         }
     }
-
-    /// Forgets all threads but the `known` ones.
-    pub fn keep<'a>(&mut self, known: impl Iterator<Item = &'a Before>) -> io::Result<()> {
-        self.journal.rewrite(known)
-    }
 }
 
 impl Drop for Supervisor {
@@ -138,16 +134,21 @@ fn supervise(read: OwnedFd, answers: OwnedFd, journal: &Path) -> ! {
     exit(if undo(journal) { 0 } else { 1 })
 }
 
-/// Restores all threads of the journal; says what is left to do, if anything.
+/// Restores what guard changed; says what is left to do, if anything.
 fn undo(journal: &Path) -> bool {
     let mut restored = Restored::default();
-    let done = restore_one(journal, &mut restored);
-    let failed = done.err().map(|error| format!("{}: {error}", journal.display()));
-    let failed: Vec<String> = failed.into_iter().chain(restored.missing()).collect();
+    let mut failed = Vec::new();
+    if let Err(error) = slice::restore_all(SHORT) {
+        failed.push(format!("slices: {error}"));
+    }
+    if let Err(error) = restore_one(journal, &mut restored) {
+        failed.push(format!("{}: {error}", journal.display()));
+    }
+    failed.append(&mut restored.failed);
     if !failed.is_empty() {
         let _ = writeln!(
             io::stderr(),
-            "reprieve: not all was restored ({}): run `reprieve guard --restore`",
+            "reprieve: not all was restored ({}): run `reprieve guard restore`",
             failed.join("; ")
         );
     }

@@ -44,9 +44,7 @@ pub struct RunArgs {
     #[arg(long, allow_hyphen_values = true)]
     guest_args: Vec<String>,
     /// Schedulers of the host, compared on the same guests: eevdf, eevdf-slice=TIME,
-    /// eevdf-slices=TIME, eevdf-owed[=TIME], plain, extend, rescue, full; the last four also with
-    /// an option, as in full-slice=TIME, full-late=TIME, full-share=PERCENT (list; also separated
-    /// by commas)
+    /// eevdf-slices=TIME, plain, extend, rescue, full (list; also separated by commas)
     #[arg(long, default_value = policy::DEFAULT, value_delimiter = ',')]
     policy: Vec<Policy>,
     /// Length of a measured phase, e.g. 30s, instead of the scale's

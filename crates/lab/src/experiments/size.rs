@@ -106,7 +106,7 @@ impl Size {
     pub fn garbage_memory(&self, vcpus: u32) -> u64 {
         let work = self.work_memory(vcpus);
         let room = |times: &u64| self.machine.memory_mib >= 2 * times * work;
-        [8, 4, 2].into_iter().find(room).unwrap_or(1) * work
+        [16, 8, 4, 2].into_iter().find(room).unwrap_or(1) * work
     }
 
     /// Memory of a VM that only computes.
@@ -305,7 +305,7 @@ mod tests {
             let size = Size::new(Scale::Quick, Machine { cpus: 2, memory_mib }).unwrap();
             size.garbage_memory(2)
         };
-        assert_eq!([16 << 10, 4 << 10, 2 << 10].map(memory), [4096, 2048, 1024]);
+        assert_eq!([16 << 10, 4 << 10, 2 << 10].map(memory), [8192, 2048, 1024]);
     }
 
     #[test]

@@ -309,18 +309,6 @@ impl VcpuSlot {
         entry.doing == types::doing::DOING_PREEMPTED || woken(&entry).is_some()
     }
 
-    /// Since when it has been off its CPU against its will, if it is.
-    pub fn preempted_since(&self) -> Option<u64> {
-        let field = |offset| self.slots.program.vcpus.get_field::<u64>(self.slot as usize, offset);
-        let doing = self
-            .slots
-            .program
-            .vcpus
-            .get_field::<u32>(self.slot as usize, offset_of!(types::vcpu, doing));
-        let since = field(offset_of!(types::vcpu, since));
-        (doing == types::doing::DOING_PREEMPTED.0).then_some(since)
-    }
-
     /// Everything that the program knows about it, as of one moment; its class as it is booked when
     /// the vCPU comes back.
     pub fn get(&self) -> types::vcpu {

@@ -45,7 +45,7 @@ const NAPPING: (&str, Behaviour, u64) = ("napping", Behaviour::Napping, 100);
 const NAPPING_VCPUS: usize = 16;
 const LEFT_OUT: usize = 8;
 
-/// Shorter than by default, since a VM's share may be off by a turn of all its vCPUs.
+/// A turn where so many compete. A VM's share may be off by a turn of all its vCPUs.
 const SLICE: Duration = Duration::from_millis(1);
 
 /// How long shares are measured, at least; and how often each thread has to get a CPU before that,
@@ -64,9 +64,7 @@ pub(in crate::check) fn check(setup: &GuestSetup) -> Result<Finding> {
     let file = directory.path().join("stand-ins.json");
     std::fs::write(&file, serde_json::to_string(&vms.told())?)?;
     let file = file.to_str().context("a path that is not UTF-8")?;
-    let slice = format!("{}us", SLICE.as_micros());
-    let options = ["--stand-ins", file, "--measure", "--slice", &slice];
-    let mut guard = Guard::start(setup, Policy::Full, &options)?;
+    let mut guard = Guard::start(setup, Policy::Full, &["--stand-ins", file, "--measure"])?;
     wait(setup, "guard to know all VMs", || {
         let now = statistics(setup, &mut guard)?;
         let known =

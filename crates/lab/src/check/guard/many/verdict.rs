@@ -5,7 +5,7 @@ use super::shares::{Had, Share, shares};
 use super::{BUSY, LEFT_OUT, NAPPING, NAPPING_VCPUS, SLICE, Seen, VCPUS};
 use crate::check::{Check, Finding};
 use anyhow::{Result, bail};
-use reprieve_guard::{FunctionStatistics, Options, Statistics, VmStatistics};
+use reprieve_guard::{FunctionStatistics, MAX_EXTEND, Statistics, VmStatistics};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -26,7 +26,7 @@ pub(super) fn judge(before: &Seen, after: &Seen) -> Result<Finding> {
             turns: turns(vm).iter().sum(),
         })
         .collect();
-    let turn = SLICE + Options::default().max_extend;
+    let turn = SLICE + MAX_EXTEND;
     let shares = shares(&had, turn.as_nanos() as u64);
     let all: Vec<u64> = (0..=BUSY.len()).flat_map(turns).collect();
     let mut text = format!(

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The backend for kernels without sched_ext: the stock scheduler, with short slices for all vCPUs.
+//!
+//! Under EEVDF a thread's slice is its request: how long it wants to run at a time. The scheduler
+//! serves the request with the earliest deadline, and a deadline is a request away. So a thread
+//! with a short slice waits less for its turn, has the same share of the CPU, and costs more
+//! context switches.
+//!
+//! > **Invariant.** A thread has the slice [`SHORT`] only if guard gave it that.
+//!
+//! [`SHORT`] is a number that nobody else chooses. So guard needs no list of the threads that it
+//! changed: whoever undoes its work looks for that slice ([`slice::restore_all`]). A vCPU whose
+//! slice somebody else has chosen keeps it.
+
+use crate::backend::Guard;
+use crate::error::Error;
+use crate::options::{Backend, Change, Options, Policy};
+use crate::statistics::{Statistics, VmStatistics};
+use crate::undo;
+use crate::undo::slice::{self, SHORT};
+use crate::undo::supervisor::Supervisor;
+use reprieve_guest::vmm;
+use reprieve_watch::Which;
+use reprieve_watch::raw::clock;
+use reprieve_watch::vms::finder::{self, Finder, Key};
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+/// The backend at work. Dropping it restores every slice.
+pub struct Eevdf {
+    which: Which,
+    policy: Policy,
+    finder: Finder,
+    vms: BTreeMap<Key, vmm::Vm>,
+    begun_ns: u64,
+    supervisor: Supervisor,
+}
+
+impl Eevdf {
+    /// # Errors
+    /// On a kernel without custom slices, without root's rights, or in a process that has more than
+    /// one thread already.
+    pub fn start(options: &Options) -> Result<Eevdf, Error> {
+        slice::supported().map_err(|why| Error::Unsupported { why })?;
+        Ok(Eevdf {
+            which: options.vms.clone(),
+            policy: options.policy,
+            finder: Finder::default(),
+            vms: BTreeMap::new(),
+            begun_ns: clock::now_ns(),
+            supervisor: undo::begin(&options.journal)?,
+        })
+    }
+
+    /// Finds VMs that came, and forgets those that ended.
+    fn find(&mut self) {
+        self.vms.retain(|_, vm| vm.exists());
+        let found = self.finder.find(|pid| self.vms.keys().any(|key| key.pid == pid));
+        for (key, name) in found {
+            if !self.which.wants(key.pid, name.as_deref()) {
+                continue;
+            }
+            // One that cannot be described may just have begun: the next look tries again.
+            if let Ok(vm) = finder::describe(key) {
+                self.vms.insert(key, vm);
+            }
+        }
+    }
+}
+
+/// Gives the VM's vCPUs short slices, and says of how many that is so.
+fn shorten(vm: &vmm::Vm, default: Duration) -> VmStatistics {
+    let (mut short, mut trouble) = (0, None);
+    let vcpus = vm.vcpus_now();
+    for tid in vcpus.iter().map(|vcpu| vcpu.tid) {
+        match shorten_one(tid, default, SHORT) {
+            Ok(()) => short += 1,
+            // The vCPU, or all of the VM, is gone.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => trouble = Some(error.to_string()),
+        }
+    }
+    VmStatistics {
+        pid: vm.pid,
+        name: vm.title(),
+        trouble,
+        vcpus: vcpus.len() as u32,
+        short,
+        ..VmStatistics::default()
+    }
+}
+
+fn shorten_one(tid: u32, default: Duration, short: Duration) -> io::Result<()> {
+    match slice::get(tid)? {
+        now if now == short => Ok(()),
+        now if now == default => slice::set(tid, Some(short)),
+        other => Err(io::Error::other(format!("thread {tid} has a slice of its own, {other:?}"))),
+    }
+}
+
+impl Guard for Eevdf {
+    /// Also what keeps the slices short: guard asks for statistics all the time.
+    fn statistics(&mut self) -> Result<Statistics, Error> {
+        self.find();
+        let reading = |source| Error::Io { what: "reading the default slice".into(), source };
+        let default = slice::default().map_err(reading)?;
+        let now = clock::now_ns();
+        Ok(Statistics {
+            time_ns: now,
+            elapsed_ns: now - self.begun_ns,
+            vms: self.vms.values().map(|vm| shorten(vm, default)).collect(),
+            process_ns: clock::process_ns(),
+            ..Statistics::new(Backend::Eevdf, self.policy)
+        })
+    }
+
+    fn set(&mut self, _: Option<&str>, _: &Change) -> Result<Vec<String>, Error> {
+        Err(Error::Unsupported { why: "a policy per VM needs --backend sched-ext".into() })
+    }
+
+    fn ended(&mut self) -> Option<String> {
+        let gone = self.supervisor.is_gone();
+        gone.then(|| "its supervisor ended, which gives slices back".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_that_somebody_chose_stays() {
+        if slice::supported().is_err() {
+            return;
+        }
+        // Not SHORT: a guard that ends meanwhile would restore this thread's slice as well.
+        let mark = SHORT + Duration::from_nanos(1);
+        let tried = std::thread::spawn(move || {
+            let (tid, default) = (rustix::thread::gettid(), slice::default().unwrap());
+            let tid = tid.as_raw_nonzero().get() as u32;
+            slice::set(tid, Some(2 * slice::MIN)).unwrap();
+            assert!(
+                shorten_one(tid, default, mark).unwrap_err().to_string().contains("of its own")
+            );
+            assert_eq!(slice::get(tid).unwrap(), 2 * slice::MIN);
+            slice::set(tid, None).unwrap();
+            (0..2).for_each(|_| shorten_one(tid, default, mark).unwrap());
+            assert_eq!(slice::get(tid).unwrap(), mark);
+            assert!(slice::restore_all(mark).unwrap() == 1);
+            assert_eq!(slice::get(tid).unwrap(), default);
+        });
+        tried.join().unwrap();
+    }
+}
