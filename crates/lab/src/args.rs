@@ -20,7 +20,7 @@ pub struct HostArgs {
     #[arg(long, value_name = "N")]
     host_cpus: Option<u32>,
     /// Make the lab host's clocks N times slower: under TCG, shares of a time slice come nearer to
-    /// those of hardware [default: for a lab host under TCG 10, or 10 times its CPUs by this
+    /// those of hardware [default: for a lab host under TCG 20, or 20 times its CPUs by this
     /// machine's if that is more; else 1]
     #[arg(long, value_name = "N", value_parser = dilation)]
     dilate: Option<Dilation>,

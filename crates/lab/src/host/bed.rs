@@ -148,10 +148,10 @@ mod tests {
         let here = info::cpus();
         let large = Bed { cpus: Some(4 * here), ..BED };
         let tcg = HostKind::LabHost(Accel::Tcg);
-        assert_eq!((large.cpus(), large.dilation(tcg).factor()), (4 * here, 40));
+        assert_eq!((large.cpus(), large.dilation(tcg).factor()), (4 * here, 80));
         assert!(large.needs_tcg().is_some() && large.needs_lab_host());
         assert!(large.dilation(HostKind::LabHost(Accel::Kvm)).is_none());
-        assert_eq!((BED.cpus(), BED.dilation(tcg).factor()), (here, 10));
+        assert_eq!((BED.cpus(), BED.dilation(tcg).factor()), (here, 20));
         assert!(BED.needs_tcg().is_none() && !BED.needs_lab_host());
         assert_eq!(BED.base_slice(), Duration::from_micros(2800));
     }
