@@ -3,28 +3,15 @@
 //!
 //! `REPRIEVE_SEED` repeats a run that failed.
 
+use random::Random;
 use reprieve::Domain;
+use reprieve::structures::OrderedMap;
 use reprieve::structures::map::{Change, Held, Map};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 
-struct Random(u64);
-
-impl Random {
-    fn new() -> Random {
-        let seed = std::env::var("REPRIEVE_SEED").ok().and_then(|seed| seed.parse().ok());
-        let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(0) | 1);
-        println!("REPRIEVE_SEED={seed}");
-        Random(seed)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
-    }
-}
+#[path = "common/random.rs"]
+mod random;
 
 /// Few hashes for many keys.
 #[derive(Default)]
@@ -167,6 +154,95 @@ fn a_map_is_like_a_hash_map() {
 #[test]
 fn a_map_whose_keys_share_hashes_is_like_a_hash_map() {
     map_like_hash_map(BuildHasherDefault::<Poor>::default());
+}
+
+#[test]
+fn an_ordered_map_is_like_a_btree_map() {
+    use std::ops::Bound::{Excluded, Included, Unbounded};
+    let mut random = Random::new();
+    let domain = Domain::builder().build().unwrap();
+    let map: OrderedMap<String, Value, _> = OrderedMap::new_in(&domain);
+    let mut model: BTreeMap<String, Value> = BTreeMap::new();
+    for n in 0..CALLS {
+        let key = random.below(KEYS).to_string();
+        let (k, v) = (key.as_str(), Box::new(n));
+        let pair = |value: Option<Value>| value.map(|value| (key.clone(), value));
+        let even = |value: &Value| **value % 2 == 0;
+        match random.below(17) {
+            0 | 1 => {
+                let old = model.insert(key.clone(), v.clone());
+                assert_eq!(value(map.insert(key.clone(), v)), pair(old));
+            }
+            2 => {
+                let new = map.insert_new(key.clone(), v.clone());
+                assert_eq!(new.is_ok(), !model.contains_key(k));
+                model.entry(key).or_insert(v);
+            }
+            3 => {
+                let held = map.get_or_insert_with(key.clone(), || v.clone());
+                assert_eq!(*held, *model.entry(key).or_insert(v));
+            }
+            4 => {
+                let old = map.update(k, |old| Box::new(**old / 3 + 1));
+                assert_eq!(value(old), pair(model.get(k).cloned()));
+                model.entry(key).and_modify(|old| **old = **old / 3 + 1);
+            }
+            5 => {
+                if let Some(held) = map.protect(k) {
+                    assert_eq!(map.replace(&held, v.clone()), Ok(()));
+                    assert_eq!(map.replace(&held, v.clone()), Err(v.clone()));
+                    model.insert(key, v);
+                }
+            }
+            6 | 7 => assert_eq!(value(map.remove(k)), model.remove_entry(k)),
+            8 => {
+                let removed = model.get(k).is_some_and(even).then(|| model.remove_entry(k));
+                assert_eq!(value(map.remove_if(k, even)), removed.flatten());
+            }
+            9 => assert_eq!(value(map.pop_first()), model.pop_first()),
+            10 => assert_eq!(value(map.pop_last()), model.pop_last()),
+            11 if n % 8 == 0 => {
+                map.retain(|key, value| key.len() == 2 || even(value));
+                model.retain(|key, value| key.len() == 2 || even(value));
+            }
+            12 if n % 64 == 0 => {
+                map.clear();
+                model.clear();
+            }
+            13 => assert_eq!(
+                (map.contains_key(k), map.protect(k).map(|held| held.clone())),
+                (model.contains_key(k), model.get(k).cloned())
+            ),
+            14 => assert_eq!(map.get(k, &domain.read_lock()), model.get(k)),
+            15 => {
+                let owned = |(k, v): (&String, &Value)| (k.clone(), v.clone());
+                assert_eq!(value(map.first()), model.first_key_value().map(owned));
+                assert_eq!(value(map.last()), model.last_key_value().map(owned));
+                let bound = if n % 2 == 0 { Included(k) } else { Excluded(k) };
+                let above = model.range::<str, _>((bound, Unbounded)).next();
+                assert_eq!(value(map.lower_bound(bound)), above.map(owned));
+                let below = model.range::<str, _>((Unbounded, bound)).next_back();
+                assert_eq!(value(map.upper_bound(bound)), below.map(owned));
+            }
+            _ => {
+                let from = random.below(KEYS).to_string();
+                let (from, to) = (k.min(&from), k.max(&from));
+                let range = (Included(from), Included(to));
+                let expected: Vec<_> = model.range::<str, _>(range).collect();
+                let held = map.range::<str, _>(range);
+                assert!(
+                    held.map(|held| value(Some(held)).unwrap())
+                        .eq(expected.iter().map(|(k, v)| ((*k).clone(), (*v).clone())))
+                );
+                let guard = domain.read_lock();
+                assert!(map.range_in::<str, _, _>(range, &guard).eq(expected));
+            }
+        }
+        assert_eq!(map.len(), model.len());
+    }
+    let collected: OrderedMap<String, Value> = model.clone().into_iter().collect();
+    let items = (&collected).into_iter().map(|held| value(Some(held)).unwrap());
+    assert!(items.eq(model));
 }
 
 #[test]

@@ -32,6 +32,8 @@ mod list;
 #[cfg(test)]
 mod map;
 #[cfg(test)]
+mod ordered;
+#[cfg(test)]
 mod protect;
 #[cfg(test)]
 mod readers;

@@ -84,8 +84,8 @@ fn protect_plain(world: &World, record: &Record) -> *mut Node {
     node
 }
 
-fn reclaim(world: &World) {
-    let old = world.replace(2);
+/// A grace period that sends sections back.
+pub(super) fn grace_period(world: &World) {
     heavy::interrupt(Kind::Restart, &world.registry);
     while !world.registry.records().fold(true, |passed, r| {
         r.look();
@@ -93,6 +93,11 @@ fn reclaim(world: &World) {
     }) {
         thread::yield_now();
     }
+}
+
+fn reclaim(world: &World) {
+    let old = world.replace(2);
+    grace_period(world);
     free_unless_protected(world, old);
 }
 
@@ -102,7 +107,7 @@ fn free_unless_protected(world: &World, node: *mut Node) {
     }
 }
 
-fn scan(world: &World) -> ProtectedNodes {
+pub(super) fn scan(world: &World) -> ProtectedNodes {
     ProtectedNodes::scan(world.registry.records().map(|r| &r.slots), &world.pool)
 }
 

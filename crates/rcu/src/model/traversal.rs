@@ -2,14 +2,11 @@
 //! Traversals in parts: a reader that starts each part at a checkpoint, beside a writer that takes
 //! out the checkpoint and the node behind. Parts have one step, the shortest there are.
 
-use super::protect::{Aborted, arm, disarm, instruction};
+use super::protect::{Aborted, arm, disarm, grace_period, instruction, scan};
 use super::tools::{Node, World, check};
-use crate::grace::heavy;
-use crate::platform::barrier::Kind;
 use crate::platform::sync::{AtomicUsize, Ordering};
 use crate::structures::list::links::{ListHead, init_list_head, list_add_rcu_tail, list_del_rcu};
 use crate::thread::checkpoints::Checkpoints;
-use crate::thread::protected::ProtectedNodes;
 use crate::thread::record::Record;
 use crate::thread::slots::RESERVED;
 use loom::sync::Arc;
@@ -61,21 +58,9 @@ impl Shared {
         Arc::new(Shared { world: World::new(), head, entries })
     }
 
-    fn grace_period(&self) {
-        let registry = &self.world.registry;
-        heavy::interrupt(Kind::Restart, registry);
-        while !registry.records().fold(true, |passed, r| {
-            r.look();
-            passed & r.passed()
-        }) {
-            thread::yield_now();
-        }
-    }
-
     /// Frees what is not in a slot.
     fn scan(&self, entries: &[usize]) {
-        let slots = self.world.registry.records().map(|r| &r.slots);
-        let protected = ProtectedNodes::scan(slots, &self.world.pool);
+        let protected = scan(&self.world);
         for &entry in entries {
             let links = self.entries[entry];
             if !protected.contains(links as usize) {
@@ -92,7 +77,7 @@ impl Shared {
 
     fn remove(&self, entries: &[usize]) {
         entries.iter().for_each(|&entry| self.take_out(entry));
-        self.grace_period();
+        grace_period(&self.world);
         self.scan(entries);
     }
 }
@@ -212,11 +197,8 @@ fn a_lost_checkpoint_is_freed_later() {
         |shared| traverse(shared, Look::Inside),
         |shared| {
             shared.take_out(0);
-            shared.grace_period();
-            let slots = || shared.world.registry.records().map(|r| &r.slots);
-            while ProtectedNodes::scan(slots(), &shared.world.pool)
-                .contains(shared.entries[0] as usize)
-            {
+            grace_period(&shared.world);
+            while scan(&shared.world).contains(shared.entries[0] as usize) {
                 thread::yield_now();
             }
             shared.scan(&[0]);
@@ -247,7 +229,7 @@ fn broken_late_mark_is_caught() {
             let list = std::ptr::from_ref(&*shared.head).cast_mut();
             // Takes both out, and leaves them unmarked.
             shared.head.next.store(list, Ordering::Release);
-            shared.grace_period();
+            grace_period(&shared.world);
             shared.scan(&[1]);
         },
     );

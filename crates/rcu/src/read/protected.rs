@@ -90,9 +90,23 @@ impl<'d, T, A> Protected<'d, T, A> {
     /// assert_eq!(*name, "one");
     /// ```
     pub fn map<U>(this: Self, part: impl FnOnce(&T) -> &U) -> Protected<'d, U, A> {
-        let value = NonNull::from(part(&this));
-        let InSlot { slot, .. } = *ManuallyDrop::new(this.value);
-        Protected { value: InSlot { value, slot }, domain: PhantomData }
+        let part = NonNull::from(part(&this));
+        // SAFETY: a part of the value.
+        unsafe { this.part(|_| part) }
+    }
+
+    /// # Safety
+    /// The result is alive for as long as the node is.
+    pub(crate) unsafe fn part<U>(
+        self,
+        part: impl FnOnce(NonNull<T>) -> NonNull<U>,
+    ) -> Protected<'d, U, A> {
+        let InSlot { value, slot } = *ManuallyDrop::new(self.value);
+        Protected { value: InSlot { value: part(value), slot }, domain: PhantomData }
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const T {
+        self.value.value.as_ptr()
     }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Structures that are read without locks: [`Cell`], [`Map`], [`List`], [`IdTable`].
+//! Structures that are read without locks: [`Cell`], [`Map`], [`OrderedMap`], [`List`],
+//! [`IdTable`].
 //!
 //! The structures stand on domains and read sides, as a program's own structures would; readers
 //! touch nodes inside sections only, writers under the structure's locks.
@@ -8,6 +9,7 @@
 //! |---|---|---|---|
 //! | [`Cell<T>`](Cell): a value replaced as a whole | `load` | `get` | `protect` |
 //! | [`Map<K, V>`](Map): a hash map that grows under its readers | `get`, `iter_in` | `copied` | `protect`, `iter` |
+//! | [`OrderedMap<K, V>`](OrderedMap): a map in the order of its keys | `get`, `range_in` | | `protect`, `range` |
 //! | [`List<T>`](List), and the intrusive [`list`] | `iter_in`, `list_for_each_rcu` | | `protect`, `iter` |
 //! | [`IdTable<T>`](IdTable): objects by number, each with a lock | `get`, `iter_in` | `contains` | `protect`, `iter` |
 //!
@@ -149,9 +151,12 @@ mod cell;
 mod copy;
 #[cfg(not(loom))]
 mod handle;
+#[cfg(not(loom))]
+mod held;
 pub mod ids;
 pub mod list;
 pub mod map;
+pub mod ordered;
 #[cfg(not(loom))]
 mod scan;
 
@@ -165,3 +170,5 @@ pub use ids::IdTable;
 pub use list::List;
 #[cfg(not(loom))]
 pub use map::Map;
+#[cfg(not(loom))]
+pub use ordered::OrderedMap;

@@ -9,6 +9,14 @@
 use crate::domain::Domain;
 use crate::thread::head::Head;
 
+/// A key with its value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Pair<K, V> {
+    pub(crate) key: K,
+    pub(crate) value: V,
+}
+
 #[repr(C)]
 pub(crate) struct Node<T> {
     value: T,

@@ -153,6 +153,15 @@ pub unsafe trait Traversal {
     ) -> Part<Self::Node>;
 }
 
+/// In builds that are broken on purpose: whether parts do not look for the mark.
+#[inline(always)]
+pub(crate) fn blind() -> bool {
+    #[cfg(reprieve_fault)]
+    return crate::platform::fault::is(crate::platform::fault::Fault::NoLook);
+    #[cfg(not(reprieve_fault))]
+    false
+}
+
 /// How many steps the next part has.
 pub(crate) struct Pace(Cell<usize>);
 

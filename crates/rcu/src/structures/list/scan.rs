@@ -18,7 +18,7 @@ use super::owned::{Item, List};
 use crate::read::protected::Protected;
 use crate::read::restart::Lookup;
 use crate::read::restart::section::Section;
-use crate::read::restart::traversal::{FOUND, Handed, LOST, Pace, Part, REACHED};
+use crate::read::restart::traversal::{FOUND, Handed, LOST, Pace, Part, REACHED, blind};
 use crate::structures::handle::{self, Handle};
 use crate::thread::checkpoints::Checkpoints;
 use std::mem::offset_of;
@@ -128,13 +128,4 @@ unsafe impl<T> Lookup for Next<T> {
             }
         }
     }
-}
-
-/// In builds that are broken on purpose: whether scans do not look for the mark.
-#[inline(always)]
-fn blind() -> bool {
-    #[cfg(reprieve_fault)]
-    return crate::platform::fault::is(crate::platform::fault::Fault::NoLook);
-    #[cfg(not(reprieve_fault))]
-    false
 }

@@ -2,9 +2,9 @@
 //! A map from an iterator, and as one.
 
 use super::hash_map::Map;
-use super::held::Held;
 use super::iter::Iter;
 use crate::structures::handle::{Global, Handle};
+use crate::structures::held::Held;
 use std::hash::{BuildHasher, Hash};
 
 /// ```

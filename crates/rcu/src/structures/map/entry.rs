@@ -2,8 +2,8 @@
 //! A key of a map, and what to do if it is there or not.
 
 use super::hash_map::Map;
-use super::held::Held;
 use crate::structures::handle::Handle;
+use crate::structures::held::Held;
 use std::hash::{BuildHasher, Hash};
 
 /// A key of a map, in the map or not. See [`Map::entry`].

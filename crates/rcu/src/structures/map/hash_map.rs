@@ -2,14 +2,15 @@
 //! The map as programs use it: reads in each of the three ways. `write` has the updates.
 
 use super::builder::Builder;
-use super::held::Held;
 use super::iter::{Iter, IterIn};
 use super::lookup::{Copied, Find};
-use super::table::{Pair, Table};
+use super::table::{Item, Table};
 use crate::domain::Cookie;
 use crate::read::guard::ReadSide;
 use crate::structures::copy::fits;
 use crate::structures::handle::{self, Global, Handle};
+use crate::structures::held::Held;
+use crate::structures::node::Pair;
 use foldhash::fast::RandomState;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
@@ -226,7 +227,7 @@ where
         // SAFETY: items and chains are retired through this domain, items with the address that
         // the lookup returns.
         let held = unsafe { self.domain.protect(&Find { chains: &self.table.chains, hash }) }?;
-        let held = Held::new(held);
+        let held = Item::hold(held);
         if held.key().borrow() == key { Some(held) } else { self.protect_plain(key, hash) }
     }
 
@@ -241,7 +242,7 @@ where
         // SAFETY: in a section of the domain.
         unsafe {
             let item = self.table.find(hash, |k| k.borrow() == key)?;
-            Some(Held::new(handle::protect_found(&self.domain, item.as_ptr())))
+            Some(Item::hold(handle::protect_found(&self.domain, item.as_ptr())))
         }
     }
 

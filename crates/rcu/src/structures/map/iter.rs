@@ -15,10 +15,10 @@
 //! Items of equal hashes have the same place. A part that finds several says so, and they are all
 //! protected together, in a plain section that is as long as their chain.
 
-use super::held::Held;
 use super::lookup::{Next, TWINS, after};
-use super::table::{Table, Walk};
+use super::table::{Item, Table, Walk};
 use crate::structures::handle::{self, Handle};
+use crate::structures::held::Held;
 use crate::structures::scan::Scan;
 use std::marker::PhantomData;
 
@@ -47,7 +47,7 @@ impl<'m, K: 'static, V: 'static, D: Handle> Iter<'m, K, V, D> {
             let domain = self.domain;
             self.table.find_all(place, |item| {
                 if (*item).hash & !TWINS == place {
-                    self.twins.push(Held::new(handle::protect_found(domain, item)));
+                    self.twins.push(Item::hold(handle::protect_found(domain, item)));
                 }
             });
         }
@@ -75,7 +75,7 @@ impl<'m, K: 'static, V: 'static, D: Handle> Iterator for Iter<'m, K, V, D> {
                     self.protect_twins(place);
                     self.scan.place = Some(after(place, 1 << 62)).filter(|&place| place != 0);
                 }
-                _ => return Some(Held::new(found)),
+                _ => return Some(Item::hold(found)),
             }
         }
     }

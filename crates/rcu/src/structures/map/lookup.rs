@@ -6,12 +6,13 @@
 //! bits; the caller compares the keys, outside, of the first item with that hash, and searches in a
 //! plain section if they differ (once in 2^64).
 
-use super::table::{Chains, Item, Pair};
+use super::table::{Chains, Item};
 use crate::read::restart::Lookup;
 use crate::read::restart::section::Section;
 use crate::read::restart::traversal::Part;
 use crate::structures::array::Array;
 use crate::structures::copy::Words;
+use crate::structures::node::Pair;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicPtr;
 

@@ -26,8 +26,6 @@ mod entry;
 #[cfg(not(loom))]
 mod hash_map;
 #[cfg(not(loom))]
-mod held;
-#[cfg(not(loom))]
 mod iter;
 #[cfg(not(loom))]
 mod lookup;
@@ -39,13 +37,13 @@ mod serialize;
 mod write;
 
 #[cfg(not(loom))]
+pub use super::held::Held;
+#[cfg(not(loom))]
 pub use builder::Builder;
 #[cfg(not(loom))]
 pub use entry::Entry;
 #[cfg(not(loom))]
 pub use hash_map::Map;
-#[cfg(not(loom))]
-pub use held::Held;
 #[cfg(not(loom))]
 pub use iter::{Iter, IterIn};
 #[cfg(not(loom))]

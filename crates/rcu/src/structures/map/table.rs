@@ -33,7 +33,11 @@
 use crate::platform::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::structures::array::Array;
 use crate::structures::lock::Lock;
-use crate::structures::node;
+use crate::structures::node::{self, Pair};
+#[cfg(not(loom))]
+use crate::{read::protected::Protected, structures::held::Held};
+#[cfg(not(loom))]
+use std::mem::offset_of;
 use std::ptr::{NonNull, null_mut};
 
 #[cfg(not(loom))]
@@ -49,18 +53,23 @@ pub(crate) struct Item<K, V> {
     pub(crate) pair: Pair<K, V>,
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Pair<K, V> {
-    pub(crate) key: K,
-    pub(crate) value: V,
-}
-
 impl<K, V> Item<K, V> {
     /// A node of its own, not yet in a chain.
     pub(crate) fn allocate(hash: u64, key: K, value: V) -> *mut Item<K, V> {
         let next = [AtomicPtr::new(null_mut()), AtomicPtr::new(null_mut())];
         node::allocate(Item { next, hash, pair: Pair { key, value } })
+    }
+
+    #[cfg(not(loom))]
+    pub(super) fn hold(item: Protected<'_, Item<K, V>>) -> Held<'_, K, V> {
+        // SAFETY: makes an address.
+        Held::new(item, |item| unsafe { &raw const (*item).pair })
+    }
+
+    #[cfg(not(loom))]
+    pub(super) fn hash_of(held: &Held<'_, K, V>) -> u64 {
+        // SAFETY: the pair of an item, which is kept.
+        unsafe { (*held.pair().byte_sub(offset_of!(Item<K, V>, pair)).cast::<Item<K, V>>()).hash }
     }
 
     /// The link to follow in a table of that side. Acquires the item it leads to.

@@ -12,9 +12,9 @@
 //! before any look into the slots that could let the item be freed.
 
 use super::hash_map::Map;
-use super::held::Held;
 use super::table::{Item, Locked, Position};
 use crate::structures::handle::{self, Handle};
+use crate::structures::held::Held;
 use crate::structures::node::{self, Unpublished};
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
@@ -199,7 +199,7 @@ where
     where
         K: Clone,
     {
-        let new = item(held.hash(), held.key().clone(), value);
+        let new = item(Item::hash_of(held), held.key().clone(), value);
         self.replace_item(held, new).map_err(|new| new.into_value().pair.value)
     }
 
@@ -280,7 +280,7 @@ where
         }
         let new = new.into_node();
         // SAFETY: not published, hence not retired.
-        let held = unsafe { Held::new(handle::protect_own(&self.domain, new)) };
+        let held = unsafe { Item::hold(handle::protect_own(&self.domain, new)) };
         locked.insert(new);
         self.written(locked);
         Ok(held)
@@ -290,7 +290,7 @@ where
     /// there.
     fn replace_item(&self, old: &Held<'_, K, V>, new: New<K, V>) -> Result<(), New<K, V>> {
         let (hash, locked) = (new.hash, self.table.lock(new.hash));
-        match locked.find(hash, |item| std::ptr::eq(item, old.item())) {
+        match locked.find(hash, |item| std::ptr::eq(&item.pair, old.pair())) {
             Some(place) => _ = self.replace_at(locked, place, new),
             None => return Err(new),
         }
@@ -299,9 +299,9 @@ where
 
     /// Takes the item out, if it is still there.
     fn remove_item(&self, held: &Held<'_, K, V>) -> bool {
-        let hash = held.hash();
+        let hash = Item::hash_of(held);
         let locked = self.table.lock(hash);
-        match locked.find(hash, |item| std::ptr::eq(item, held.item())) {
+        match locked.find(hash, |item| std::ptr::eq(&item.pair, held.pair())) {
             Some(place) => _ = self.remove_at(locked, place),
             None => return false,
         }
@@ -329,7 +329,7 @@ where
     fn retire(&self, item: *mut Item<K, V>) -> Held<'_, K, V> {
         // SAFETY: not retired yet; then, unlinked.
         unsafe {
-            let held = Held::new(handle::protect_own(&self.domain, item));
+            let held = Item::hold(handle::protect_own(&self.domain, item));
             node::retire(self.domain.domain(), item);
             held
         }

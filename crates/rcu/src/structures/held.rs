@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An item of a map as a guard.
+//! An item of a map, hashed or ordered, as a guard.
 
-use super::table::Item;
+use super::node::Pair;
 use crate::read::protected::{AnyThread, Protected, ThisThread};
 use std::ops::Deref;
+use std::ptr::NonNull;
 
 /// An item of a map, kept alive for as long as this lives. Derefs to the value.
-pub struct Held<'m, K, V, A = ThisThread>(Protected<'m, Item<K, V>, A>);
+pub struct Held<'m, K, V, A = ThisThread>(Protected<'m, Pair<K, V>, A>);
 
 impl<'m, K, V> Held<'m, K, V> {
-    pub(super) fn new(item: Protected<'m, Item<K, V>>) -> Held<'m, K, V> {
-        Held(item)
+    /// The item, whose pair that is.
+    pub(super) fn new<T>(
+        item: Protected<'m, T>,
+        pair: impl FnOnce(*const T) -> *const Pair<K, V>,
+    ) -> Held<'m, K, V> {
+        // SAFETY: a part of the node, hence not null.
+        Held(unsafe { item.part(|item| NonNull::new_unchecked(pair(item.as_ptr()).cast_mut())) })
     }
 
     /// Lets the guard move to other threads: see [`Protected::detach`].
@@ -22,21 +28,17 @@ impl<'m, K, V> Held<'m, K, V> {
 impl<'m, K, V, A> Held<'m, K, V, A> {
     /// The key.
     pub fn key(&self) -> &K {
-        &self.0.pair.key
+        &self.0.key
     }
 
     /// The value alone.
     pub fn into_value(self) -> Protected<'m, V, A> {
-        Protected::map(self.0, |item| &item.pair.value)
+        Protected::map(self.0, |pair| &pair.value)
     }
 
-    pub(super) fn hash(&self) -> u64 {
-        self.0.hash
-    }
-
-    /// Which item it is: no other has the address before this is dropped.
-    pub(super) fn item(&self) -> *const Item<K, V> {
-        &raw const *self.0
+    /// Where it is in its item. No other item has the address before this is dropped.
+    pub(super) fn pair(&self) -> *const Pair<K, V> {
+        self.0.as_ptr()
     }
 }
 
@@ -45,7 +47,7 @@ impl<K, V, A> Deref for Held<'_, K, V, A> {
 
     #[inline(always)]
     fn deref(&self) -> &V {
-        &self.0.pair.value
+        &self.0.value
     }
 }
 
