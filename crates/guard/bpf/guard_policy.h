@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
  * The policy of guard: which vCPU runs next, for how long, and which VM is owed
- * time. Plain C without kernel calls, compiled into the eBPF scheduler and, for
- * its tests, into a user-space library. The includer defines u32, u64 and s64.
+ * time. Plain C without kernel calls. The includer defines u32, u64 and s64.
  *
  * Fairness. Each vCPU has a virtual time: run time, divided by its weight (100
  * is normal). The vCPU with the least runs next. The runnable vCPUs of a VM
@@ -23,12 +22,8 @@
 #ifndef REPRIEVE_GUARD_POLICY_H
 #define REPRIEVE_GUARD_POLICY_H
 
-/* Inlined, since some are called with a lock held. In tests they are a library.
- */
-#ifndef POLICY_FN
+/* Inlined, since some are called with a lock held. */
 #define POLICY_FN static inline __attribute__((always_inline, unused))
-
-#endif
 
 #define POLICY_WEIGHT 100ULL
 /* Virtual time that a vCPU may be ahead of all others, at normal weight, and

@@ -11,11 +11,11 @@
 
 mod check;
 mod follow;
-#[cfg(test)]
-mod policy_tests;
 mod program;
 mod regions;
 mod rules;
+#[cfg(test)]
+mod simulator;
 mod weight;
 
 use crate::backend::Guard;

@@ -76,7 +76,7 @@ pub struct Ended {
 }
 
 /// How often the scheduler looks at a CPU for which nobody waits. Its ticks look for changes.
-const LOOK_ALONE: Duration = Duration::from_millis(100);
+pub(super) const LOOK_ALONE: Duration = Duration::from_millis(100);
 /// The same, where a CPU that runs one thread may have no ticks.
 const LOOK_TICKLESS: Duration = Duration::from_millis(2);
 
@@ -359,24 +359,11 @@ fn open(
 ) -> Result<GuardSkel<'static>, Error> {
     let mut open = GuardSkelBuilder::default().open(storage).map_err(refused("open"))?;
     let cpus = few_cpus()?;
-    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let look_alone = if check::ticks_stop() { LOOK_TICKLESS } else { LOOK_ALONE };
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.with_svm = *kvm == Kvm::Svm;
         rodata.with_vmx = *kvm == Kvm::Vmx;
-        rodata.settings = types::settings {
-            limits: types::policy_limits {
-                slice: ns(SLICE),
-                max_extend: ns(MAX_EXTEND),
-                max_hold: ns(options.max_hold),
-                late: ns(LATE),
-                late_most: ns(LATE_MOST),
-                rescue_share: RESCUE_SHARE,
-            },
-            look_alone: ns(if check::ticks_stop() { LOOK_TICKLESS } else { LOOK_ALONE }),
-            cpus: cpus as u64,
-            // guard is loaded again when one comes or goes.
-            online: online.len() as u64,
-        };
+        rodata.settings = settings(options, look_alone, cpus, online.len());
     }
     open.progs.guard_tick.set_autoload(has_function("apic_timer_fn"));
     let [(vcpus, vcpus_len), (vms, vms_len)] = watch.shared_maps();
@@ -398,6 +385,29 @@ fn open(
     }
     open.maps.threads.set_max_entries(1).map_err(refused("size"))?;
     open.load().map_err(refused("load"))
+}
+
+/// guard is loaded again when a CPU comes or goes.
+pub(super) fn settings(
+    options: &Options,
+    look_alone: Duration,
+    cpus: usize,
+    online: usize,
+) -> types::settings {
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    types::settings {
+        limits: types::policy_limits {
+            slice: ns(SLICE),
+            max_extend: ns(MAX_EXTEND),
+            max_hold: ns(options.max_hold),
+            late: ns(LATE),
+            late_most: ns(LATE_MOST),
+            rescue_share: RESCUE_SHARE,
+        },
+        look_alone: ns(look_alone),
+        cpus: cpus as u64,
+        online: online as u64,
+    }
 }
 
 /// Whether the kernel, or a module that is loaded, has the function.

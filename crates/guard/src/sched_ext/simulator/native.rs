@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The scheduler's side of the simulator: its functions, and the entries of its maps.
+
+use super::super::program::types;
+use super::kernel::TaskStruct;
+
+#[link(name = "guard_native", kind = "static")]
+unsafe extern "C" {
+    pub safe fn guard_init() -> i32;
+    pub safe fn guard_start_timer(context: *mut u8) -> i32;
+    pub safe fn guard_select_cpu(task: &TaskStruct, prev: i32, flags: u64) -> i32;
+    pub safe fn guard_enqueue(task: &TaskStruct, flags: u64);
+    pub safe fn guard_dequeue(task: &TaskStruct, flags: u64);
+    pub safe fn guard_dispatch(cpu: i32, prev: Option<&TaskStruct>);
+    pub safe fn guard_runnable(task: &TaskStruct, flags: u64);
+    pub safe fn guard_running(task: &TaskStruct);
+    pub safe fn guard_ticks(task: &TaskStruct);
+    pub safe fn guard_stopping(task: &TaskStruct, runnable: bool);
+    pub safe fn guard_quiescent(task: &TaskStruct, flags: u64);
+    pub safe fn guard_update_idle(cpu: i32, idle: bool);
+
+    pub safe fn native_load(settings: &types::settings);
+    pub safe fn native_add_vcpu(tid: u32, slot: u32);
+    pub safe fn native_timer(cpu: u32);
+    pub safe fn native_tick(tid: u32);
+    pub safe fn native_late(mean: u64, tick: u64, limits: &types::policy_limits) -> u64;
+    pub safe fn native_turn(count: u64, limits: &types::policy_limits) -> u64;
+    safe fn native_vcpu(slot: u32) -> *mut types::vcpu;
+    safe fn native_vm(index: u32) -> *mut types::vm;
+    safe fn native_guest(index: u32) -> *mut types::guest;
+    safe fn native_group(index: u32) -> *mut types::group;
+}
+
+pub fn vcpu<R>(slot: usize, look: impl FnOnce(&mut types::vcpu) -> R) -> R {
+    // SAFETY: an entry of a map, which nobody else uses while the scheduler does not run.
+    look(unsafe { &mut *native_vcpu(slot as u32) })
+}
+
+pub fn vm<R>(index: usize, look: impl FnOnce(&mut types::vm) -> R) -> R {
+    // SAFETY: as above.
+    look(unsafe { &mut *native_vm(index as u32) })
+}
+
+pub fn guest<R>(index: usize, look: impl FnOnce(&mut types::guest) -> R) -> R {
+    // SAFETY: as above.
+    look(unsafe { &mut *native_guest(index as u32) })
+}
+
+pub fn group<R>(index: usize, look: impl FnOnce(&mut types::group) -> R) -> R {
+    // SAFETY: as above.
+    look(unsafe { &mut *native_group(index as u32) })
+}

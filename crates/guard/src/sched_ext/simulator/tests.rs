@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What guard promises, of simulated hosts.
+
+use super::*;
+use crate::options;
+use Habit::*;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000 * US;
+const S: u64 = 1_000 * MS;
+/// `DOES_EXTEND | DOES_RESCUE`.
+const FULL: u32 = 3;
+const PLAIN: u32 = 0;
+const SLICE: u64 = options::SLICE.as_nanos() as u64;
+const EXTEND: u64 = options::MAX_EXTEND.as_nanos() as u64;
+/// The default of `--max-hold`.
+const HOLD: u64 = 20 * MS;
+/// How often a CPU looks at an extension or a rescue.
+const LOOK: u64 = 100 * US;
+
+fn limits() -> types::policy_limits {
+    settings(&Options::default(), LOOK_ALONE, 1, 1).limits
+}
+
+impl Host {
+    /// A VM of so many vCPUs.
+    fn vcpus(&self, weight: u32, policies: u32, habit: Habit, count: usize) -> usize {
+        let vm = self.vm(weight, policies);
+        (0..count).for_each(|_| _ = self.add(vm, habit));
+        vm
+    }
+
+    /// The VM's part of all that VMs ran.
+    fn share(&self, vm: usize) -> f64 {
+        let all: u64 = (0..machine(|m| m.vms.len())).map(|vm| self.ran(vm)).sum();
+        self.ran(vm) as f64 / all as f64
+    }
+
+    fn told<R>(&self, vm: usize, of: impl FnOnce(&types::guest) -> R) -> R {
+        native::guest(vm, |guest| of(guest))
+    }
+
+    /// Mean and 90th percentile of the VM's grace periods.
+    fn graces(&self, vm: usize) -> (u64, u64) {
+        let mut all = machine(|m| m.vms[vm].graces.clone());
+        all.sort_unstable();
+        (all.iter().sum::<u64>() / all.len() as u64, all[all.len() * 9 / 10])
+    }
+}
+
+/// The VM has so much of the time, give or take that part of it.
+#[track_caller]
+fn assert_share(host: &Host, vm: usize, due: f64, off: f64) {
+    let share = host.share(vm) / due;
+    assert!((1.0 - off..=1.0 + off).contains(&share), "VM {vm}: {share:.4} of what it is due");
+}
+
+/// Whatever VMs claim, nothing is longer than its bound, and no CPU is wasted.
+#[track_caller]
+fn assert_bounds(host: &Host, time: u64) {
+    for vm in 0..machine(|m| m.vms.len()) {
+        let (extended, rescued) = host.told(vm, |guest| (guest.extended, guest.rescued));
+        assert!(extended.max_ns <= EXTEND + 2 * LOOK, "VM {vm} extended: {}", extended.max_ns);
+        assert!(rescued.max_ns <= MS + EXTEND + 2 * LOOK, "VM {vm} rescued: {}", rescued.max_ns);
+        assert!(extended.total_ns <= time / 4 + 17 * EXTEND, "VM {vm}: {}", extended.total_ns);
+        let borrowed = native::group(vm, |group| group.group.borrowed);
+        // Some were promised a rescue before others had theirs.
+        let promised = machine(|m| m.vms[vm].vcpus.len()) as u64 * (MS + EXTEND);
+        assert!(borrowed <= 4 * 2 * HOLD + promised, "VM {vm} is {borrowed} ns ahead");
+    }
+}
+
+#[test]
+fn vms_share_by_weight_however_many_vcpus_and_cpus_there_are() {
+    for (seed, (cpus, policies)) in
+        [(1, PLAIN), (1, FULL), (2, PLAIN), (2, FULL), (4, FULL), (8, FULL)].into_iter().enumerate()
+    {
+        let host = Host::new(cpus, seed as u64);
+        // None can have more than its VM's part: cpus / 4, cpus / 4, cpus / 2.
+        host.vcpus(100, policies, Computes, cpus.div_ceil(2));
+        host.vcpus(100, policies, Computes, cpus * 3);
+        host.vcpus(200, policies, Computes, cpus + 1);
+        host.run(10 * S);
+        for (vm, due) in [0.25, 0.25, 0.5].into_iter().enumerate() {
+            assert_share(&host, vm, due, 0.01);
+        }
+        assert_eq!((0..3).map(|vm| host.ran(vm)).sum::<u64>() / MS, cpus as u64 * 10_000 - 1);
+    }
+}
+
+#[test]
+fn vcpus_of_a_vm_share_what_it_has() {
+    let host = Host::new(2, 1);
+    for (weight, vcpus) in [(100, 6), (300, 3)] {
+        let vm = host.vcpus(weight, PLAIN, Computes, vcpus);
+        host.run(10 * S);
+        for vcpu in machine(|m| m.vms[vm].vcpus.clone()) {
+            let part = host.vcpu_ran(vcpu) as f64 * vcpus as f64 / host.ran(vm) as f64;
+            assert!((0.95..=1.05).contains(&part), "{part}");
+        }
+    }
+}
+
+#[test]
+fn light_and_heavy_vms_have_their_shares() {
+    for seed in 0..2 {
+        let host = Host::new(2, seed);
+        let (light, heavy) = (host.vcpus(1, FULL, Computes, 2), host.vcpus(100, FULL, Computes, 2));
+        host.run(20 * S);
+        assert_share(&host, heavy, 100.0 / 101.0, 0.01);
+        // The VM gets ahead of its turns, by rescues.
+        assert_share(&host, light, 1.0 / 101.0, 0.5);
+    }
+}
+
+#[test]
+fn vms_have_their_share_where_they_cannot_leave() {
+    for habit in [Relays, Blocks, Computes] {
+        let host = Host::new(2, 1);
+        let many = host.vcpus(100, PLAIN, habit, 4);
+        let one = host.vcpus(100, PLAIN, Computes, 1);
+        let other = host.vcpus(100, PLAIN, Computes, 1);
+        (0..5).for_each(|vcpu| _ = host.pin(vcpu, [0]));
+        host.pin(5, [1]);
+        host.run(10 * S);
+        assert_share(&host, many, 0.25, 0.03);
+        assert_share(&host, one, 0.25, 0.03);
+        assert_share(&host, other, 0.5, 0.03);
+    }
+}
+
+/// Two nodes, of which one has VMs of its own.
+#[test]
+fn masks_are_kept_and_cost_nobody_a_share() {
+    let host = Host::new(4, 1);
+    for (vm, cpus) in [(0, 0..2), (1, 2..4), (2, 0..4)] {
+        host.vcpus(100, FULL, Computes, 4);
+        (vm * 4..vm * 4 + 4).for_each(|vcpu| _ = host.pin(vcpu, cpus.clone()));
+    }
+    host.run(10 * S);
+    (0..3).for_each(|vm| assert_share(&host, vm, 1.0 / 3.0, 0.05));
+}
+
+#[test]
+fn a_vcpu_that_is_plugged_in_changes_no_share() {
+    let host = Host::new(2, 1);
+    let (one, other) = (host.vcpus(100, FULL, Computes, 2), host.vcpus(100, FULL, Computes, 3));
+    host.run(S);
+    let added = host.add_untold(one, Computes);
+    host.run(100 * MS);
+    host.tell(added);
+    host.run(9 * S);
+    assert_share(&host, one, 0.5, 0.01);
+    assert_share(&host, other, 0.5, 0.01);
+    assert!(host.vcpu_ran(added) > 9 * 2 * S / 6 * 95 / 100);
+}
+
+#[test]
+fn nobody_waits_for_ever() {
+    for (seed, cpus) in [(0, 2), (1, 4)] {
+        let host = Host::new(cpus, seed);
+        let habits = [(100, Lies), (100, Naps), (1000, Lies), (1, Computes), (10_000, Blocks)];
+        let vms = habits.map(|(weight, habit)| host.vcpus(weight, FULL, habit, 8));
+        host.ordinary(0, 20 * MS, 5 * MS);
+        host.run(20 * S);
+        for vm in vms {
+            // The kernel ends guard after 20 s. A CPU takes one after 8 s.
+            assert!(host.longest_wait(vm) < 10 * S, "VM {vm}: {}", host.longest_wait(vm));
+        }
+        assert_bounds(&host, 20 * S);
+    }
+}
+
+#[test]
+fn a_vm_that_always_claims_gets_no_more_than_its_share() {
+    for seed in 0..3 {
+        let host = Host::new(2, seed);
+        let (liar, honest) = (host.vcpus(100, FULL, Lies, 3), host.vcpus(100, FULL, Computes, 3));
+        host.run(10 * S);
+        let told = host.told(liar, |guest| (guest.rescued.count, guest.extended.count));
+        assert!(told.0 > 100 && told.1 > 100, "the lies were believed: {told:?}");
+        assert_share(&host, liar, 0.5, 0.01);
+        assert_share(&host, honest, 0.5, 0.01);
+        assert_bounds(&host, 10 * S);
+    }
+}
+
+/// Each vCPU may get ahead of its turn a little: so many of them must not do so together.
+#[test]
+fn lies_of_many_vcpus_gain_nothing() {
+    let host = Host::new(2, 5);
+    for habit in [Computes, Lies, Computes, Lies] {
+        host.vcpus(100, FULL, habit, 64);
+    }
+    host.run(8 * S);
+    for vm in 0..4 {
+        // A turn of all its vCPUs, a slice and an extension: they come in turn together.
+        let off = host.ran(vm).abs_diff(4 * S);
+        assert!(off <= 64 * (SLICE + EXTEND), "VM {vm} is {} ms off", off / MS);
+    }
+    assert_bounds(&host, 8 * S);
+}
+
+#[test]
+fn sleeping_at_the_right_moment_gains_nothing() {
+    for seed in 0..3 {
+        let host = Host::new(2, seed);
+        let naps = host.vcpus(100, FULL, Naps, 4);
+        host.vcpus(100, FULL, Computes, 4);
+        host.run(10 * S);
+        assert!(host.share(naps) <= 0.505, "{}", host.share(naps));
+    }
+}
+
+/// A single vCPU of each VM runs at a time, or few of many do.
+#[test]
+fn vcpus_that_take_turns_have_no_share_each() {
+    for (habit, vcpus) in [(Relays, 2), (Relays, 8), (Rests, 16)] {
+        let host = Host::new(1, 1);
+        let turns = host.vcpus(100, PLAIN, habit, vcpus);
+        host.vcpus(100, PLAIN, Computes, 1);
+        host.run(10 * S);
+        assert_share(&host, turns, 0.5, 0.02);
+    }
+}
+
+#[test]
+fn a_vm_whose_vcpus_block_gets_its_share() {
+    let host = Host::new(2, 1);
+    let blocks = host.vcpus(100, PLAIN, Blocks, 2);
+    (0..3).for_each(|_| _ = host.vcpus(100, PLAIN, Computes, 2));
+    host.run(10 * S);
+    // The VM could use more than twice as much. Waking up last in the queue, it would get half.
+    assert_share(&host, blocks, 0.25, 0.03);
+}
+
+/// An ordinary thread has one of two CPUs for ever: vCPUs do not wait there.
+#[test]
+fn a_cpu_that_is_taken_keeps_no_vcpu() {
+    let host = Host::new(2, 1);
+    let vms = [0; 2].map(|_| host.vcpus(100, FULL, Computes, 1));
+    host.run(S);
+    host.ordinary(0, 1000 * S, S);
+    host.run(9 * S);
+    for vm in vms {
+        assert_share(&host, vm, 0.5, 0.03);
+        assert!(host.longest_wait(vm) < 30 * MS, "{}", host.longest_wait(vm));
+    }
+}
+
+#[test]
+fn no_cpu_is_idle_while_a_vcpu_waits() {
+    let host = Host::new(4, 1);
+    for habit in [Naps, Blocks, Rests] {
+        host.vcpus(100, FULL, habit, 4);
+    }
+    let mut wasted = 0;
+    for _ in 0..2000 {
+        host.run(MS);
+        wasted += machine(|m| {
+            let idle = m.cpus.iter().any(|cpu| cpu.current == Current::Idle);
+            u32::from(idle && m.threads.iter().any(|one| one.waits.is_some()))
+        });
+    }
+    assert!(wasted <= 20, "{wasted} of 2000");
+}
+
+#[test]
+fn vcpus_leave_critical_sections_first() {
+    let [plain, full] = [PLAIN, FULL].map(|policies| {
+        let host = Host::new(2, 1);
+        let vms = [0; 3].map(|_| host.vcpus(100, policies, Computes, 2));
+        host.run(10 * S);
+        vms.iter().map(|&vm| machine(|m| m.vms[vm].preempted_in_section)).sum::<u64>()
+    });
+    assert!(plain > 100 && full < plain / 20, "{plain} {full}");
+}
+
+/// A holder of the VM's lock runs for those who spin for it.
+#[test]
+fn vcpus_that_spin_give_way() {
+    let [plain, full] = [PLAIN, FULL].map(|policies| {
+        let host = Host::new(2, 1);
+        let locks = host.vcpus(100, policies, Locks, 4);
+        host.vcpus(100, policies, Computes, 2);
+        host.run(5 * S);
+        let gave_way = host.told(locks, |guest| guest.gave_way);
+        assert_eq!(gave_way > 100, policies == FULL, "{gave_way}");
+        machine(|m| m.vms[locks].locked)
+    });
+    assert!(full > 5 * plain, "{plain} {full}");
+}
+
+/// The lab's `lowweight`: a vCPU of little weight shares its CPU with three hogs.
+fn lowweight(policies: u32, hogs: usize) -> (u64, u64) {
+    let host = Host::new(2, 1);
+    let vm = host.vcpus(10, policies, Computes, 2);
+    (0..2).for_each(|cpu| _ = host.pin(cpu, [cpu]));
+    for hog in 0..hogs {
+        host.vcpus(100, policies, Computes, 1);
+        host.pin(2 + hog, [0]);
+    }
+    host.run(20 * S);
+    assert_bounds(&host, 20 * S);
+    host.graces(vm)
+}
+
+#[test]
+fn rescues_keep_grace_periods_short() {
+    let (alone, plain, full) = (lowweight(FULL, 0), lowweight(PLAIN, 3), lowweight(FULL, 3));
+    assert!(full.0 < plain.0 / 3 && full.1 < plain.1 / 3);
+    assert!(full.0 < 3 * alone.0);
+}
+
+#[test]
+fn many_vms_share_many_cpus() {
+    for (cpus, time) in [(64, S / 2), (512, S / 5)] {
+        let host = Host::new(cpus, 1);
+        for vm in 0..1000 {
+            let habit = [Computes, Lies, Computes, Naps][vm % 4];
+            host.vcpus(100, FULL, habit, 2);
+        }
+        host.run(time);
+        // Liars are ahead of their turns for a while. All others have the same.
+        let due = cpus as u64 * time / 1000;
+        let (liars, others): (Vec<usize>, Vec<usize>) = (0..1000).partition(|vm| vm % 4 == 1);
+        let ran = |vms: &[usize]| vms.iter().map(|&vm| host.ran(vm)).collect::<Vec<u64>>();
+        let (most, others) = (ran(&liars).into_iter().max().unwrap(), ran(&others));
+        assert!(most <= due + 2 * (2 * HOLD + SLICE + EXTEND), "{most} of {due}");
+        let mean = others.iter().sum::<u64>() / others.len() as u64;
+
+        let off = others.iter().map(|ran| ran.abs_diff(mean)).max().unwrap();
+        assert!(off <= mean / 5 + 2 * SLICE, "{off} of {mean}");
+        let busy = (0..1000).map(|vm| host.ran(vm)).sum::<u64>() as f64;
+        assert!(busy > 0.999 * (cpus as u64 * time) as f64, "{busy}");
+        assert_bounds(&host, time);
+    }
+}
+
+#[test]
+fn rescues_begin_later_where_grace_periods_are_short() {
+    let limits = limits();
+    let late = |mean, tick| native::native_late(mean, tick, &limits);
+    for tick in [0, 10 * MS, 4 * MS, S / 300 / 4 * 4, MS] {
+        assert_eq!(late(0, tick), limits.late, "none has ended");
+        let (natural, long) = (tick / 4 * 7, tick / 4 * 5);
+        let mut before = u64::MAX;
+        for mean in (MS / 10..60 * MS).step_by(10_000) {
+            let now = late(mean, tick);
+            assert!(now <= before, "a longer mean of {mean} ns has later rescues, ticks {tick}");
+            let most = natural.clamp(limits.late, limits.late_most);
+            assert!((limits.late..=most).contains(&now), "{now} ns, ticks {tick}");
+            assert!(mean < long || now == limits.late, "{mean} ns are long, ticks {tick}");
+            before = now;
+        }
+    }
+    assert_eq!(late(4 * MS, 4 * MS), limits.late_most);
+    assert_eq!(late(9 * MS / 2, 4 * MS), (limits.late + limits.late_most) / 2);
+    let held = types::policy_limits { max_hold: 5 * MS, ..limits };
+    assert_eq!(native::native_late(MS, 4 * MS, &held), held.max_hold);
+    // Also for any tick.
+    let huge = u64::MAX / 8;
+    for (mean, tick) in [(u64::MAX, S / 50), (1, huge), (u64::MAX, 1), (3, 3), (huge, huge)] {
+        assert!((limits.late..=limits.late_most).contains(&late(mean, tick)), "{mean} {tick}");
+    }
+}
+
+/// A round takes as long as with four threads, until turns are so short that each is hardly worth
+/// its switch.
+#[test]
+fn turns_are_shorter_where_many_compete() {
+    let limits = limits();
+    let turn = |threads: u64| native::native_turn(threads * 100, &limits);
+    assert_eq!([1, 2, 4].map(turn), [SLICE; 3]);
+    for threads in 5..=12 {
+        assert!((turn(threads) * threads).abs_diff(4 * SLICE) < threads, "{threads} threads");
+    }
+    assert_eq!([13, 1000, 8000].map(turn), [MS; 3]);
+    // Many thousands each have one before the kernel loses its patience with guard.
+    for threads in [10_000, 20_000, 80_000] {
+        assert!((turn(threads) * threads).abs_diff(8 * S) < threads, "{threads} threads");
+    }
+    assert_eq!(turn(u64::MAX / 1000), 100 * US);
+}
