@@ -112,18 +112,25 @@ __noinline u32 behind(u32 where, u64 now)
 	u64 here = 0, here_weight = 0, there = 0, there_weight = 0;
 	struct cpu *cpu = cpu_of(where);
 	struct policy_limits limit;
+	_Bool waiting;
+	u64 running;
 	u32 i;
 
 	if (settings.cpus < 2 || !cpu || policy_after(now, cpu->elsewhere) < 0)
 		return where;
-	if (!first_of(where, &here, &here_weight)) {
-		if (!cpu->turn)
-			return where;
-		here = cpu->thread.vtime;
-		here_weight = cpu->weight;
+	waiting = first_of(where, &here, &here_weight);
+	if (!waiting && !cpu->turn)
+		return where;
+	/* The thread that runs may go on. */
+	if (cpu->turn) {
+		running = cpu->thread.vtime;
 		if (policy_after(now, cpu->thread.began) > 0)
-			here += policy_scaled(now - cpu->thread.began,
-					      here_weight);
+			running += policy_scaled(now - cpu->thread.began,
+						 cpu->weight);
+		if (!waiting || policy_after(running, here) < 0) {
+			here = running;
+			here_weight = cpu->weight;
+		}
 	}
 	limits(&limit);
 	bpf_for(i, 0, LOOK_ELSEWHERE)
@@ -364,7 +371,8 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 		/* The queue's threads may run there only. */
 		cpu->elsewhere = now + LOOK_ELSEWHERE_NS;
 	}
-	if (ran && !yields && !cpu->why && !task->awaits && again(where)) {
+	/* Also one that had the CPU out of turn, if its turn has come. */
+	if (ran && !yields && !task->awaits && again(where)) {
 		repeat(prev, task, cpu, where, now);
 		return;
 	}

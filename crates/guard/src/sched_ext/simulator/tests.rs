@@ -113,6 +113,18 @@ fn light_and_heavy_vms_have_their_shares() {
     }
 }
 
+/// Each of its vCPUs has few turns, and stands far ahead of the others.
+#[test]
+fn a_light_vm_of_many_vcpus_has_its_share() {
+    for (policies, vcpus) in [(PLAIN, 4), (PLAIN, 8), (FULL, 1)] {
+        let host = Host::new(2, 1);
+        let light = host.vcpus(1, policies, Computes, vcpus);
+        host.vcpus(100, policies, Computes, 2);
+        host.run(20 * S);
+        assert_share(&host, light, 1.0 / 101.0, 0.02);
+    }
+}
+
 #[test]
 fn vms_have_their_share_where_they_cannot_leave() {
     for habit in [Relays, Blocks, Computes] {
