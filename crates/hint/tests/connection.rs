@@ -100,7 +100,7 @@ fn unserved(listener: i32) -> usize {
 
 /// Answers all who connect, with one descriptor more than is wanted.
 fn serve(listener: i32, page: i32) -> ! {
-    let welcome = Welcome { magic: MAGIC, version: VERSION, process: 0, pad: 0, key: 1 };
+    let welcome = Welcome { magic: MAGIC, version: VERSION, pad: [0; 2], key: 1 };
     // SAFETY: descriptors of this process; buffers that are valid for their sizes. The control
     // message is laid out by the C library's macros and fits.
     unsafe {
@@ -287,16 +287,18 @@ fn the_programs_descriptors_stay() {
     let (beat, at) = (u64::MAX, std::mem::offset_of!(Page, beat) as libc::off_t);
     // SAFETY: a number, as long as it is.
     check(unsafe { libc::pwrite(page, (&raw const beat).cast(), 8, at) } as i64);
+    // It has given this process a place, though not the first one.
+    let (key, place) = (1u64, 5 * size_of::<u64>());
+    let at = (std::mem::offset_of!(Page, keys) + place) as libc::off_t;
+    // SAFETY: as above.
+    check(unsafe { libc::pwrite(page, (&raw const key).cast(), 8, at) } as i64);
     connect(FOR_EVER).unwrap();
     let same = other_than(&known);
     assert_eq!(same, connection);
     let was = inode(same);
     connect(FOR_EVER).unwrap();
     assert_eq!(inode(same), was);
-    // C may name any number as a thread. (The server's key says that the page's place is ours.)
-    let (key, at) = (1u64, std::mem::offset_of!(Page, keys) as libc::off_t);
-    // SAFETY: as above.
-    check(unsafe { libc::pwrite(page, (&raw const key).cast(), 8, at) } as i64);
+    // C may name any number as a thread.
     for number in [u64::from(u32::MAX), u64::MAX] {
         assert_eq!(state(ThreadId::from_number(number)), None);
     }

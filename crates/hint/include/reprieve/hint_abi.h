@@ -78,12 +78,14 @@ struct reprieve_hint_hello {
 	REPRIEVE_HINT_U32 pad;
 };
 
-/* process: which of the page's processes this is, as long as the page has that key there. */
+/*
+ * key: the process's place in the page is where "keys" has it. A process without a place waits for
+ * one: the server gives places, and takes them away, as long as the connection lasts.
+ */
 struct reprieve_hint_welcome {
 	REPRIEVE_HINT_U32 magic;
 	REPRIEVE_HINT_U32 version;
-	REPRIEVE_HINT_U32 process;
-	REPRIEVE_HINT_U32 pad;
+	REPRIEVE_HINT_U32 pad[2];
 	REPRIEVE_HINT_U64 key;
 };
 

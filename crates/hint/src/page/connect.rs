@@ -11,15 +11,15 @@
 //! believed only as far as [`super`] says, and nobody may take its memory away ([`stays`]).
 //!
 //! > **Invariant.** Only the thread that stands in [`CONNECTING`] changes the registration (and the
-//! > only thread of a forked child, which ends it in its handler): the place in the page, the page,
-//! > and the connection. So all of them are of one registration.
+//! > only thread of a forked child, which ends it in its handler): the key, the page, and the
+//! > connection. So all of them are of one registration.
 //!
 //! The word has the epoch of its process, so the child of a fork does not wait for a thread that it
 //! has not. A signal handler does not wait for the thread that it interrupts.
 
 use super::layout::{Hello, MAGIC, Page, VERSION, Welcome};
 use super::region::{self, Missing};
-use super::{KEY, PAGE, PROCESS};
+use super::{KEY, PAGE};
 use crate::platform::cancel::CancelDisabled;
 use crate::platform::{fork, sys};
 use crate::thread::{self, LINES, block_offset, table_address};
@@ -116,7 +116,7 @@ pub fn connect(time: Duration) -> Result<(), Error> {
     let left = || time.saturating_sub(begun.elapsed());
     let host = connect_host();
     let registered = || {
-        super::page(super::now()).is_some()
+        super::page(super::now()).and_then(super::place).is_some()
             && REGISTERED.load(Ordering::Acquire) == fork::epoch()
             && is_open(CONNECTION.load(Ordering::Acquire))
     };
@@ -199,14 +199,11 @@ fn serve_me(path: &Path, left: &dyn Fn() -> Duration) -> Result<(), Error> {
     let received = limit(&socket, libc::SO_RCVTIMEO, left()).and_then(|()| receive(&socket));
     let (welcome, page) =
         received.map_err(|error| answer(&error.to_string()))?.ok_or(answer("no page"))?;
-    if (welcome.magic, welcome.version) != (MAGIC, VERSION)
-        || welcome.process as usize >= super::layout::PROCESSES
-    {
+    if (welcome.magic, welcome.version) != (MAGIC, VERSION) {
         return Err(answer("another version"));
     }
     let at = map(&page).map_err(|error| answer(&error.to_string()))?;
     drop(page);
-    PROCESS.store(welcome.process, Ordering::Relaxed);
     KEY.store(welcome.key, Ordering::Relaxed);
     PAGE.store(at, Ordering::Release);
     keep(socket);

@@ -40,8 +40,7 @@ pub struct Hello {
 pub struct Welcome {
     pub magic: u32,
     pub version: u32,
-    pub process: u32,
-    pub pad: u32,
+    pub pad: [u32; 2],
     pub key: u64,
 }
 

@@ -20,7 +20,7 @@ pub(crate) use connect::{hello, set_reader};
 use crate::platform::{cpu, sys};
 use crate::thread::{self, LINES};
 use layout::Page;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// The state of a thread, as its scheduler saw it last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +33,11 @@ pub enum State {
     Blocked,
 }
 
-/// The page that is mapped, and this process's place in it. A page is never unmapped: another
-/// thread may be reading it.
+/// The page that is mapped. A page is never unmapped: another thread may be reading it.
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(std::ptr::null_mut());
-static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// What the page has at this process's place, and where that was last.
 static KEY: AtomicU64 = AtomicU64::new(0);
+static PLACE: AtomicUsize = AtomicUsize::new(0);
 
 /// The page, if it is alive at `now`.
 fn page(now: u64) -> Option<&'static Page> {
@@ -45,6 +45,19 @@ fn page(now: u64) -> Option<&'static Page> {
     let page = unsafe { PAGE.load(Ordering::Acquire).as_ref() }?;
     let beat = page.beat.load(Ordering::Relaxed);
     (now.saturating_sub(beat) < layout::STALE_NS).then_some(page)
+}
+
+/// This process's place in the page. The server may give it, and take it away, at any time: no
+/// system call tells, so none is made behind a filter that the program has set since.
+fn place(page: &Page) -> Option<usize> {
+    let key = KEY.load(Ordering::Relaxed);
+    let is = |place: &usize| page.keys[*place].load(Ordering::Relaxed) == key;
+    let last = PLACE.load(Ordering::Relaxed);
+    let found = std::iter::once(last).chain(0..layout::PROCESSES).find(is)?;
+    if found != last {
+        PLACE.store(found, Ordering::Relaxed);
+    }
+    Some(found)
 }
 
 /// Whether there is a page at all: a single load.
@@ -64,12 +77,7 @@ pub(crate) fn state(index: u32, now: u64) -> Option<State> {
         let vcpu = thread::line(index).cpu.load(Ordering::Relaxed);
         return region::vcpu(vcpu, now).filter(|&state| state == State::Preempted);
     };
-    let process = PROCESS.load(Ordering::Relaxed) as usize;
-    if page.keys[process].load(Ordering::Relaxed) != KEY.load(Ordering::Relaxed) {
-        // The place belongs to another process: the connection is gone.
-        return None;
-    }
-    let word = page.threads[process * LINES + index as usize].state.load(Ordering::Relaxed);
+    let word = page.threads[place(page)? * LINES + index as usize].state.load(Ordering::Relaxed);
     if word >> layout::STATE_BITS != thread::line(index).generation.load(Ordering::Relaxed) {
         return Some(State::Running);
     }

@@ -7,12 +7,13 @@
 //! socket: they need no right but to connect. Everything ends with the [`Server`]: nothing is
 //! pinned.
 
+mod places;
 mod program;
 mod socket;
 
+use places::{Claim, Move};
 use program::Program;
-use reprieve_guest::vmm::process;
-use reprieve_hint::abi::{Hello, LINES, MAGIC, PROCESSES, Page, VERSION, Welcome};
+use reprieve_hint::abi::{Hello, LINES, MAGIC, Page, VERSION, Welcome};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, clock_gettime};
 pub use socket::make_directory;
@@ -61,12 +62,11 @@ pub struct Counts {
     pub in_reader: u64,
 }
 
-/// A registered process.
+/// A process that is registered, or waits for a place.
 struct Client {
     connection: Connection,
-    pid: u32,
-    slot: usize,
     hello: Hello,
+    claim: Claim,
 }
 
 pub struct Server {
@@ -74,7 +74,7 @@ pub struct Server {
     listener: Listener,
     silent: Silent,
     clients: Vec<Client>,
-    /// Processes registered so far.
+    /// The last client's.
     keys: u64,
 }
 
@@ -109,7 +109,7 @@ impl Server {
     /// The counts so far.
     pub fn counts(&self) -> Counts {
         let mut counts = self.program.counts();
-        counts.processes = self.clients.len();
+        counts.processes = self.placed().count();
         counts
     }
 
@@ -130,95 +130,110 @@ impl Server {
 
     /// Waits for something to happen, not long, and sees to it.
     fn step(&mut self) -> io::Result<()> {
-        let full = self.silent.full();
-        let wait = full.map_or(BEAT, |time| time.min(BEAT));
-        let wait = rustix::time::Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as i64 };
+        let wait = rustix::time::Timespec { tv_sec: 0, tv_nsec: BEAT.as_nanos() as i64 };
         let registered = self.clients.iter().map(|client| &client.connection);
         let connections = registered.chain(self.silent.connections());
         let mut fds: Vec<_> = connections.map(|c| PollFd::new(c, PollFlags::IN)).collect();
-        let count = fds.len();
-        // Others wait in the socket's queue as long as there is no room.
-        if full.is_none() {
-            fds.push(PollFd::new(&self.listener, PollFlags::IN));
-        }
+        fds.push(PollFd::new(&self.listener, PollFlags::IN));
         match poll(&mut fds, Some(&wait)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        let (connections, listener) = ready.split_at(count);
-        let (clients, silent) = connections.split_at(self.clients.len());
+        let (clients, silent) = ready.split_at(self.clients.len());
         // From the last to the first, so that the numbers of the others stay.
         for index in (0..clients.len()).rev().filter(|&i| clients[i]) {
             // A process says nothing after its hello: it has gone.
-            let client = self.clients.swap_remove(index);
-            self.forget(&client);
+            self.remove(index);
         }
-        for (connection, pid) in self.silent.take(silent) {
-            self.register(connection, pid);
+        self.give_places();
+        for connection in self.silent.take(silent) {
+            self.register(connection);
         }
-        while listener == [true] && self.silent.full().is_none() {
-            let Some((connection, pid)) = self.listener.accept() else { break };
-            if let Some((connection, pid)) = self.silent.add(connection, pid) {
+        // Then those that wait are looked at again.
+        for _ in 0..socket::QUEUE {
+            let Some(connection) = self.listener.accept() else { break };
+            if let Some(connection) = self.silent.add(connection) {
                 // The process may have spoken since the wait.
-                self.register(connection, pid);
+                self.register(connection);
             }
         }
         Ok(())
     }
 
-    /// Registers a process that said what it has to, and hangs up on another.
-    fn register(&mut self, connection: Connection, pid: u32) {
-        let Some(hello) = connection.hello() else { return };
-        let taken = |slot: &usize| self.clients.iter().any(|client| client.slot == *slot);
-        let free = (0..PROCESSES).find(|slot| !taken(slot));
-        let (Some(slot), true) = (free, sensible(&hello)) else { return };
-        // Not that of the connection: the owner of a user namespace has thousands.
-        let Some(user) = process::user(pid) else { return };
-        // The last quarter is for root: anybody can start programs with hints.
-        if user != 0 && self.clients.len() >= PROCESSES * 3 / 4 {
-            return;
-        }
-        if !connection.is_still(pid) {
+    /// Takes in a process that said what it has to, and hangs up on another.
+    fn register(&mut self, connection: Connection) {
+        let Some(hello) = connection.hello().filter(sensible) else { return };
+        if !connection.is_still() {
             return;
         }
         self.keys += 1;
-        let welcome = Welcome {
-            magic: MAGIC,
-            version: VERSION,
-            process: slot as u32,
-            pad: 0,
-            key: self.keys,
-        };
-        let client = Client { connection, pid, slot, hello };
-        if self.program.reset(slot, self.keys).is_ok()
-            && self.program.register(pid, slot, &hello).is_ok()
-            // From here on the eBPF program notices.
-            && client.connection.is_still(pid)
-            && client.connection.welcome(&welcome, self.program.page()).is_ok()
-        {
-            self.clients.push(client);
-            self.program.set_registered(self.clients.len());
-        } else {
-            // The process may have gone meanwhile, and its place is another's.
-            self.forget(&client);
+        let key = self.keys;
+        let claim = Claim { user: connection.user, key, place: None };
+        self.clients.push(Client { connection, hello, claim });
+        if let Some(excess) = places::excess(&self.claims()) {
+            self.remove(excess);
+        }
+        self.give_places();
+        // Now, so that a process which has a place finds it at once.
+        let welcome = Welcome { magic: MAGIC, version: VERSION, pad: [0; 2], key };
+        if let Some(index) = self.clients.iter().position(|client| client.claim.key == key) {
+            let connection = &self.clients[index].connection;
+            if connection.welcome(&welcome, self.program.page()).is_err() {
+                self.remove(index);
+            }
         }
     }
 
-    /// The eBPF program relies on this order: a slot gets another key only when nobody is
+    fn claims(&self) -> Vec<Claim> {
+        self.clients.iter().map(|client| client.claim).collect()
+    }
+
+    /// Clients that have a place.
+    fn placed(&self) -> impl Iterator<Item = &Client> {
+        self.clients.iter().filter(|client| client.claim.place.is_some())
+    }
+
+    /// Gives places to clients that wait.
+    fn give_places(&mut self) {
+        while let Some(Move { place, from, to }) = places::next(&self.claims()) {
+            if let Some(from) = from {
+                self.take_place(from);
+            }
+            self.clients[to].claim.place = Some(place);
+            let Client { connection, hello, claim } = &self.clients[to];
+            if self.program.reset(place, claim.key).is_err()
+                || self.program.register(connection.pid, place, hello).is_err()
+                // From here on the eBPF program notices. The process may have gone meanwhile, and
+                // its number is another's.
+                || !connection.is_still()
+            {
+                self.remove(to);
+            }
+        }
+        self.program.set_registered(self.placed().count());
+    }
+
+    fn remove(&mut self, index: usize) {
+        self.take_place(index);
+        self.clients.swap_remove(index);
+    }
+
+    /// The eBPF program relies on this order: a place gets another key only when nobody is
     /// registered with it.
-    fn forget(&mut self, client: &Client) {
-        // The process may have another connection, whose slot its threads have from now on.
-        let other = self.clients.iter().find(|other| other.pid == client.pid);
+    fn take_place(&mut self, index: usize) {
+        let Some(place) = self.clients[index].claim.place.take() else { return };
+        let pid = self.clients[index].connection.pid;
+        // The process may have another connection, whose place its threads have from now on.
+        let other = self.placed().find(|other| other.connection.pid == pid);
         let restored = other.is_some_and(|other| {
-            self.program.register(other.pid, other.slot, &other.hello).is_ok()
-                && other.connection.is_still(other.pid)
+            let place = other.claim.place.unwrap_or_default();
+            self.program.register(pid, place, &other.hello).is_ok() && other.connection.is_still()
         });
         if !restored {
-            self.program.forget(client.pid);
+            self.program.forget(pid);
         }
-        let _ = self.program.reset(client.slot, 0);
-        self.program.set_registered(self.clients.len());
+        let _ = self.program.reset(place, 0);
     }
 }
 

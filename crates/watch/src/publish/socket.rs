@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The socket where processes register: one message from either side.
 
-use super::Error;
+use super::{Error, places};
+use reprieve_guest::vmm::process;
 use reprieve_hint::abi::{Hello, Welcome};
-use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 /// How many processes that said nothing are waited for, each for as long as it takes: a process may
 /// lose its CPU before its hello.
 const MOST_SILENT: usize = 64;
-/// If there are more, how long each is waited for at least.
-const LEAST_TIME: Duration = Duration::from_millis(100);
+/// How many may have connected before the server looks.
+pub const QUEUE: i32 = 128;
 
 /// The socket, at its path until this is dropped.
 pub struct Listener {
@@ -27,13 +26,16 @@ pub struct Listener {
 /// A process.
 pub struct Connection {
     socket: OwnedFd,
-    /// Its user when it connected.
-    user: u32,
+    pub pid: u32,
+    /// Its user in its user namespace when it connected.
+    id: u32,
+    /// The user who runs it. An owner of a user namespace has thousands of IDs in there.
+    pub user: u32,
 }
 
 /// Processes that connected and said nothing yet, the oldest first.
 #[derive(Default)]
-pub struct Silent(VecDeque<(Connection, u32, Instant)>);
+pub struct Silent(Vec<Connection>);
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -92,26 +94,26 @@ impl Listener {
         let listener = Listener { socket, path: path.to_owned() };
         fs::set_permissions(path, fs::Permissions::from_mode(0o666)).map_err(io)?;
         // SAFETY: no memory is passed.
-        check(unsafe { libc::listen(listener.socket.as_raw_fd(), 128) }.into()).map_err(io)?;
+        check(unsafe { libc::listen(listener.socket.as_raw_fd(), QUEUE) }.into()).map_err(io)?;
         Ok(listener)
     }
 
-    /// A process that connected, and its number.
-    pub fn accept(&self) -> Option<(Connection, u32)> {
+    /// A process that connected.
+    pub fn accept(&self) -> Option<Connection> {
         let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: a new descriptor of our own; the credentials are valid for their size.
         unsafe {
             let none = std::ptr::null_mut();
             let fd = libc::accept4(self.socket.as_raw_fd(), none, none.cast(), flags);
-            let fd = OwnedFd::from_raw_fd(check(fd.into()).ok()? as i32);
+            let socket = OwnedFd::from_raw_fd(check(fd.into()).ok()? as i32);
             let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
             let mut size = size_of_val(&peer) as libc::socklen_t;
             let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
             let to = (&raw mut peer).cast();
-            check(libc::getsockopt(fd.as_raw_fd(), level, name, to, &mut size).into()).ok()?;
+            check(libc::getsockopt(socket.as_raw_fd(), level, name, to, &mut size).into()).ok()?;
             // 0: a process that this one cannot see.
-            let connection = Connection { socket: fd, user: peer.uid };
-            (peer.pid > 0).then_some((connection, peer.pid as u32))
+            let pid = u32::try_from(peer.pid).ok().filter(|&pid| pid != 0)?;
+            Some(Connection { socket, pid, id: peer.uid, user: process::user(pid)? })
         }
     }
 }
@@ -156,11 +158,11 @@ fn remove_dead(path: &Path) -> Result<(), Error> {
 }
 
 impl Connection {
-    /// Whether process `pid` is still its user's to tell about: not one with more rights, into
-    /// which it has turned, or of another user, which has its ID now.
-    pub fn is_still(&self, pid: u32) -> bool {
+    /// Whether the process is still its user's to tell about: not one with more rights, into which
+    /// it has turned, or of another user, which has its number now.
+    pub fn is_still(&self) -> bool {
         // Root's, if its user may not read its memory. The directory is its user's all the same.
-        fs::metadata(format!("/proc/{pid}/mem")).is_ok_and(|memory| memory.uid() == self.user)
+        fs::metadata(format!("/proc/{}/mem", self.pid)).is_ok_and(|mem| mem.uid() == self.id)
     }
 
     /// The hello of the process, if it has sent one: it sends that before anything else.
@@ -201,33 +203,25 @@ impl Connection {
 
 impl Silent {
     pub fn connections(&self) -> impl Iterator<Item = &Connection> {
-        self.0.iter().map(|(connection, ..)| connection)
+        self.0.iter()
     }
 
-    /// For how long there is no room for another; `None` if there is.
-    pub fn full(&self) -> Option<Duration> {
-        let (_, _, since) = self.0.front().filter(|_| self.0.len() >= MOST_SILENT)?;
-        LEAST_TIME.checked_sub(since.elapsed()).filter(|left| !left.is_zero())
-    }
-
-    /// Adds one. Returns the oldest, if that is no longer waited for.
-    pub fn add(&mut self, connection: Connection, pid: u32) -> Option<(Connection, u32)> {
-        let oldest = if self.0.len() >= MOST_SILENT { self.0.pop_front() } else { None };
-        self.0.push_back((connection, pid, Instant::now()));
-        oldest.map(|(connection, pid, _)| (connection, pid))
+    /// Adds one. Returns one that is no longer waited for if they are too many: the oldest of the
+    /// user with the most.
+    pub fn add(&mut self, connection: Connection) -> Option<Connection> {
+        self.0.push(connection);
+        let most = places::most(self.0.iter().map(|connection| connection.user))?;
+        let oldest = self.0.iter().position(|connection| connection.user == most)?;
+        (self.0.len() > MOST_SILENT).then(|| self.0.remove(oldest))
     }
 
     /// Removes those that said something, or have gone. In their order: a process that gave up
     /// may be there a second time.
-    pub fn take(&mut self, ready: &[bool]) -> Vec<(Connection, u32)> {
-        let mut taken = vec![];
-        for (index, waiting) in std::mem::take(&mut self.0).into_iter().enumerate() {
-            if ready.get(index) == Some(&true) {
-                taken.push((waiting.0, waiting.1));
-            } else {
-                self.0.push_back(waiting);
-            }
-        }
+    pub fn take(&mut self, ready: &[bool]) -> Vec<Connection> {
+        let mut ready = ready.iter();
+        let (taken, silent) =
+            std::mem::take(&mut self.0).into_iter().partition(|_| ready.next() == Some(&true));
+        self.0 = silent;
         taken
     }
 }
