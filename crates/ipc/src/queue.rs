@@ -176,12 +176,6 @@ impl Local {
         if number == 0 { Ok(()) } else { Err(CORRUPT) }
     }
 
-    /// Pokes a waiter; the return value is for [`wake`]. Under the object's lock.
-    pub fn poke(&self, thread: &Thread) -> bool {
-        thread.poker.store(sys::current_cpu() + 1, Relaxed);
-        thread.status.swap(POKED, AcqRel) == WAITING
-    }
-
     /// Whether a waiter was poked and has not looked yet.
     pub fn is_poked(&self, thread: &Thread) -> bool {
         thread.status.load(Relaxed) == POKED
@@ -452,8 +446,15 @@ impl<'l> Wakes<'l> {
         Wakes { threads: [MaybeUninit::uninit(); 16], pokes: None, count: 0 }
     }
 
-    /// Under the lock of the object.
-    pub fn push(&mut self, local: &Local, thread: &'l Thread) {
+    /// Pokes a waiter, unless it was poked and has not looked yet. Under the lock of the object.
+    pub fn poke(&mut self, local: &Local, thread: &'l Thread) {
+        if local.is_poked(thread) {
+            return;
+        }
+        thread.poker.store(sys::current_cpu() + 1, Relaxed);
+        if thread.status.swap(POKED, AcqRel) != WAITING {
+            return;
+        }
         local.thread.pokes.store(1, Relaxed);
         self.pokes = Some(&local.thread.pokes);
         if self.count == self.threads.len() {
@@ -467,7 +468,7 @@ impl<'l> Wakes<'l> {
     #[inline]
     pub fn wake(&mut self) {
         for thread in &self.threads[..std::mem::take(&mut self.count)] {
-            // SAFETY: written by `push`, which counts.
+            // SAFETY: written by `poke`, which counts.
             wake(unsafe { thread.assume_init() });
         }
         if let Some(pokes) = self.pokes.take() {

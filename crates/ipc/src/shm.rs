@@ -15,7 +15,6 @@ use crate::error::{CORRUPT, Errno, Result};
 use crate::file::{self, File, Room};
 use crate::grace;
 use crate::ids::{self, Request};
-use crate::maps::{Mappings, Maps};
 use crate::namespace::{Namespace, Owner, Status};
 use crate::object::{Is, Object};
 use crate::peers::{self, Local};
@@ -24,7 +23,6 @@ use crate::signals::Call;
 use crate::space::layout::{Entry, Kind, MAX_PROCESSES, Shared};
 use crate::sys;
 use std::cell::Cell;
-use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
 
@@ -95,66 +93,6 @@ impl Is for Segment {
     }
 }
 
-/// Takes off the list what a new mapping has taken the place of, unless it is somewhere else.
-fn take_replaced(list: &mut Vec<Attachment>, new: Range<usize>) -> Vec<Attachment> {
-    let covers = |a: &Attachment| new.start <= a.address && a.address + a.length <= new.end;
-    let old: Vec<_> = list.iter().copied().filter(covers).collect();
-    let maps = (!old.is_empty()).then(Maps::own).flatten();
-    let is_mapped =
-        |a: &Attachment| maps.as_ref().is_some_and(|maps| !mappings(maps, a).is_empty());
-    let gone: Vec<_> = old.into_iter().filter(|a| !is_mapped(a)).collect();
-    list.retain(|a| !gone.iter().any(|g| g.address == a.address && g.is_of_same_segment(a)));
-    gone
-}
-
-fn file_name(id: i32) -> String {
-    format!("/{}", bytes::name(id))
-}
-
-fn mappings(maps: &Maps, a: &Attachment) -> Mappings {
-    maps.of(&file_name(a.id), a.inode)
-}
-
-/// Unmaps the segment that is, or would be, at `address` as a whole: what of it is where it belongs
-/// then. Its attachment, and whether that is its last one.
-///
-/// # Safety
-/// Nothing in it is used any more.
-unsafe fn unmap(list: &mut Vec<Attachment>, address: usize) -> Option<(Attachment, bool)> {
-    let unmap = |part: &Range<usize>| {
-        // SAFETY: the caller's promise; it is a part of a segment.
-        unsafe { file::unmap(part.start, part.len()) };
-    };
-    let Some(maps) = Maps::own() else {
-        let attachment = list.swap_remove(list.iter().rposition(|a| a.address == address)?);
-        unmap(&(address..address + attachment.length));
-        return Some((attachment, true));
-    };
-    let first = |a: &Attachment| {
-        let mut here = mappings(&maps, a).into_iter().filter(|(_, base)| *base == address);
-        here.next().map(|(part, _)| part.start)
-    };
-    let (attachment, _) =
-        list.iter().filter_map(|a| Some((*a, first(a)?))).min_by_key(|(_, first)| *first)?;
-    let (here, left): (Mappings, Mappings) =
-        mappings(&maps, &attachment).into_iter().partition(|(_, base)| *base == address);
-    here.iter().for_each(|(part, _)| unmap(part));
-    let is = |a: &Attachment| a.is_of_same_segment(&attachment);
-    let at =
-        list.iter().position(|a| is(a) && a.address == address).or(list.iter().position(is))?;
-    let last = left.is_empty() || list.iter().filter(|a| is(a)).count() > 1;
-    match left.first() {
-        // Doubled (`mremap`).
-        Some(&(_, base)) if !last => list[at].address = base,
-        _ => drop(list.swap_remove(at)),
-    }
-    Some((attachment, last))
-}
-
-fn page_size() -> usize {
-    file::page_size() as usize
-}
-
 impl Segment {
     /// Drops the entries of those who are gone; how often it is attached.
     fn attached(&self, local: &Local, look: Look) -> Result<u64> {
@@ -199,7 +137,7 @@ impl Segment {
         if count == 0 || look == Look::No || look == Look::OnceASecond && seen {
             return count;
         }
-        let name = file_name(self.object.id.load(Relaxed) as i32);
+        let name = attachments::file_name(self.object.id.load(Relaxed) as i32);
         match peers::mappings(space, process, &name, self.file.load(Relaxed)) {
             // In the middle of a call it may not have mapped it yet.
             Some(times) if user.attaching.load(Relaxed) != 0 => times.max(count),
@@ -265,15 +203,9 @@ impl Segment {
         Ok(())
     }
 
-    /// Notes, uncommitted, that it was attached.
-    fn stamp(&self, local: &Local) -> Result<()> {
-        local.set(&self.atime, sys::now())?;
-        local.set(&self.lpid, local.pid.into())
-    }
-
-    /// Notes, uncommitted, that it was detached.
-    fn stamp_detached(&self, local: &Local) -> Result<()> {
-        local.set(&self.dtime, sys::now())?;
+    /// Notes, uncommitted, that it was attached or detached.
+    fn stamp(&self, local: &Local, time: &AtomicU64) -> Result<()> {
+        local.set(time, sys::now())?;
         local.set(&self.lpid, local.pid.into())
     }
 
@@ -321,7 +253,7 @@ impl Namespace {
         self.sweep(local);
         let _section = local.enter();
         let size = size as u64;
-        let pages = size.div_ceil(page_size() as u64);
+        let pages = size.div_ceil(file::page_size());
         let request = Request {
             key,
             flags,
@@ -373,7 +305,7 @@ impl Namespace {
             return Err(INVALID);
         }
         let has = |flag| flags & flag != 0;
-        let page = page_size();
+        let page = file::page_size() as usize;
         let at = match (address, address % page) {
             (0, _) if has(libc::SHM_REMAP) => return Err(INVALID),
             (_, 0) => address,
@@ -408,8 +340,7 @@ impl Namespace {
             _ => libc::MAP_FIXED_NOREPLACE,
         };
         let write = !has(libc::SHM_RDONLY);
-        let file = bytes::open(local, place, id, write, size as u64, identity);
-        let map = |file: File| {
+        let map = |file: &File| {
             // SAFETY: replaces a mapping only where the caller allows it.
             match unsafe { file.map(at, length, protection, libc::MAP_SHARED | fixed, 0) } {
                 Ok(found) if fixed == libc::MAP_FIXED_NOREPLACE && found != at => {
@@ -422,17 +353,18 @@ impl Namespace {
                 mapped => mapped.map(|found| found as *mut u8),
             }
         };
-        // In one step for a fork: what its child has mapped is in its list.
-        let mapped = file.and_then(|file| {
+        let mapped = (|| {
+            let file = bytes::open(local, place, id, write, size as u64, identity)?;
+            // In one step for a fork: what its child has mapped is in its list.
             attachments::with(&call, |list| {
-                let pointer = map(file)?;
+                let pointer = map(&file)?;
                 let address = pointer as usize;
-                let gone = take_replaced(list, address..address + length);
+                let gone = attachments::take_replaced(list, address..address + length);
                 let inode = identity.1;
                 list.push(Attachment { namespace: *self, id, inode, address, length });
                 Ok((pointer, gone))
             })
-        });
+        })();
         let (pointer, replaced) = match mapped {
             Ok(mapped) => mapped,
             Err(error) => {
@@ -446,18 +378,11 @@ impl Namespace {
         // The stamp fails in a damaged namespace only, and the segment is mapped.
         let _ = with_segment(local, id, |local, segment| {
             segment.attaching(local, -1)?;
-            segment.stamp(local)?;
+            segment.stamp(local, &segment.atime)?;
             local.commit();
             Ok(())
         });
-        for attachment in replaced {
-            if let Ok(local) = attachment.namespace.begin_in(&call) {
-                let _ = attachment.namespace.detach(local, attachment.id, |local, segment| {
-                    segment.stamp_detached(local)?;
-                    segment.detach(local)
-                });
-            }
-        }
+        replaced.iter().for_each(|attachment| _ = detached(&call, attachment, true));
         Ok(pointer)
     }
 
@@ -472,15 +397,9 @@ impl Namespace {
             return Err(Errno(libc::EDEADLK));
         }
         // SAFETY: the caller's promise.
-        let found = attachments::with(&call, |list| unsafe { unmap(list, address) });
+        let found = attachments::with(&call, |list| unsafe { attachments::unmap(list, address) });
         let (attachment, last) = found.ok_or(INVALID)?;
-        let local = attachment.namespace.begin_in(&call)?;
-        // A segment that is gone has nobody to tell.
-        let _ = attachment.namespace.detach(local, attachment.id, |local, segment| {
-            segment.stamp_detached(local)?;
-            if last { segment.detach(local) } else { Ok(()) }
-        });
-        Ok(())
+        detached(&call, &attachment, last)
     }
 
     /// Has `f` change the segment. It goes if it was removed and nobody has attached it any more.
@@ -664,10 +583,21 @@ fn with_segment<R>(
     f(local, segment)
 }
 
+/// Notes that a segment was detached, for the last time by this process or not.
+fn detached(call: &Call, attachment: &Attachment, last: bool) -> Result<()> {
+    let local = attachment.namespace.begin_in(call)?;
+    // A segment that is gone has nobody to tell.
+    let _ = attachment.namespace.detach(local, attachment.id, |local, segment| {
+        segment.stamp(local, &segment.dtime)?;
+        if last { segment.detach(local) } else { Ok(()) }
+    });
+    Ok(())
+}
+
 /// For the child of a fork, by its parent.
 pub(crate) fn attach_for(local: &Local, id: i32, process: u64) -> Result<()> {
     with_segment(local, id, |local, segment| {
-        segment.stamp(local)?;
+        segment.stamp(local, &segment.atime)?;
         segment.attach(local, process, local.pid)
     })
 }
@@ -679,7 +609,7 @@ pub(crate) fn inherit(local: &Local, id: i32, times: u64) -> Result<()> {
         let user = segment.user(local, local.process)?;
         let counts = user.map_or(0, |user| user.count.load(Relaxed));
         (counts..times).try_for_each(|_| {
-            segment.stamp(local)?;
+            segment.stamp(local, &segment.atime)?;
             segment.attach(local, local.process, local.pid)
         })
     })

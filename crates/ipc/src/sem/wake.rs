@@ -63,8 +63,8 @@ impl Set {
                     *place = (num, place.1.saturating_sub(blocked.sum));
                 }
             }
-            if number != u64::from(local.number) && !local.is_poked(thread) && local.poke(thread) {
-                wakes.push(local, thread);
+            if number != u64::from(local.number) {
+                wakes.poke(local, thread);
             }
             true
         };
