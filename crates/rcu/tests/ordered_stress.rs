@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ordered map: readers of every kind against writers, on more threads than CPUs, with an
-//! allocator that poisons what is freed (`common/stress.rs`).
+//! The ordered map and the prefix table: readers of every kind against writers, on more threads
+//! than CPUs, with an allocator that poisons what is freed (`common/stress.rs`).
 //!
 //! `REPRIEVE_STRESS=SECONDS` is the length of each test, default 1.
 
 use reprieve::structures::OrderedMap;
 use reprieve::structures::ordered::Held;
+use reprieve::structures::prefix::{Prefix, PrefixTable};
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::thread;
 use stress::{Marked, Owner, dawdle, each_engine, random, run};
 
@@ -112,5 +114,85 @@ fn ordered_map() {
         assert_eq!(map.len(), map.iter().count());
         map.clear();
         assert!(map.is_empty());
+    });
+}
+
+/// Addresses of 8 bits: the highest of an IPv4 address.
+#[test]
+fn prefix_table() {
+    each_engine(|domain, time, _| {
+        let copies = PrefixTable::<u32, (u64, u64), _>::new_in(domain);
+        let owners = PrefixTable::<u32, Owner, _>::new_in(domain);
+        let address = |byte: u64| (byte as u32) << 24;
+        // What tells prefixes apart, and what values are made of.
+        let id =
+            |prefix: &Prefix<u32>| u64::from(prefix.address()) << 8 | u64::from(prefix.length());
+        let matches =
+            |prefix: &Prefix<u32>, to: u32| Prefix::new(to, prefix.length()) == Some(*prefix);
+        let any = || Prefix::new(address(random(256)), random(9) as u8).unwrap();
+        // These are always there.
+        let always = [(0, 0), (0x40, 2), (0x50, 4), (0x51, 8), (0xc0, 3)]
+            .map(|(byte, length)| Prefix::new(address(byte), length).unwrap());
+        let longest = |to| always.iter().rfind(|prefix| matches(prefix, to)).unwrap().length();
+        let put = |prefix: Prefix<u32>| {
+            let id = id(&prefix);
+            copies.insert(prefix, (id, Marked::new(id, 0).mark));
+            let old = owners.insert(prefix, Owner(Box::new(Marked::new(id, random(9)))));
+            old.iter().for_each(|old| _ = old.0.check(id));
+        };
+        always.into_iter().for_each(put);
+        let versions = AtomicU64::new(0);
+        let work: [&(dyn Fn() + Sync); 5] = [
+            &|| {
+                let to = address(random(256));
+                let (id, mark) = copies.copied(to).unwrap();
+                assert_eq!(mark, Marked::new(id, 0).mark);
+                let length = id as u8;
+                assert!(
+                    length >= longest(to)
+                        && id >> 8 == u64::from(Prefix::<u32>::new(to, length).unwrap().address())
+                );
+            },
+            &|| {
+                let to = address(random(256));
+                let route = owners.lookup(to).unwrap();
+                dawdle();
+                assert!(matches(route.key(), to) && route.key().length() >= longest(to));
+                versions.fetch_add(route.0.check(id(route.key())), Relaxed);
+            },
+            &|| {
+                let prefix = any();
+                match owners.protect(&prefix) {
+                    Some(route) => {
+                        assert!(*route.key() == prefix && route.0.check(id(&prefix)) < 9)
+                    }
+                    None => assert!(!always.contains(&prefix)),
+                }
+            },
+            &|| {
+                let (mut last, mut seen) = (None, 0);
+                for route in owners.iter() {
+                    dawdle();
+                    route.0.check(id(route.key()));
+                    assert!(last < Some(*route.key()));
+                    last = Some(*route.key());
+                    seen += usize::from(always.contains(route.key()));
+                }
+                assert_eq!(seen, always.len());
+            },
+            &|| {
+                let prefix = any();
+                if random(2) == 0 {
+                    put(prefix);
+                } else if !always.contains(&prefix) {
+                    copies.remove(&prefix);
+                    let old = owners.remove(&prefix);
+                    old.iter().for_each(|old| _ = old.0.check(id(&prefix)));
+                }
+                thread::yield_now();
+            },
+        ];
+        run(time, 1, &work);
+        assert_eq!(owners.len(), owners.iter().count());
     });
 }

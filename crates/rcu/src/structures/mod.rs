@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Structures that are read without locks: [`Cell`], [`Map`], [`OrderedMap`], [`List`],
-//! [`IdTable`].
+//! Structures that are read without locks: [`Cell`], [`Map`], [`OrderedMap`], [`PrefixTable`],
+//! [`List`], [`IdTable`].
 //!
 //! The structures stand on domains and read sides, as a program's own structures would; readers
 //! touch nodes inside sections only, writers under the structure's locks.
@@ -10,6 +10,7 @@
 //! | [`Cell<T>`](Cell): a value replaced as a whole | `load` | `get` | `protect` |
 //! | [`Map<K, V>`](Map): a hash map that grows under its readers | `get`, `iter_in` | `copied` | `protect`, `iter` |
 //! | [`OrderedMap<K, V>`](OrderedMap): a map in the order of its keys | `get`, `range_in` | | `protect`, `range` |
+//! | [`PrefixTable<A, V>`](PrefixTable): longest prefix match, for routes | | `copied` | `lookup`, `iter` |
 //! | [`List<T>`](List), and the intrusive [`list`] | `iter_in`, `list_for_each_rcu` | | `protect`, `iter` |
 //! | [`IdTable<T>`](IdTable): objects by number, each with a lock | `get`, `iter_in` | `contains` | `protect`, `iter` |
 //!
@@ -158,6 +159,8 @@ pub mod list;
 pub mod map;
 pub mod ordered;
 #[cfg(not(loom))]
+pub mod prefix;
+#[cfg(not(loom))]
 mod scan;
 
 #[cfg(not(loom))]
@@ -172,3 +175,5 @@ pub use list::List;
 pub use map::Map;
 #[cfg(not(loom))]
 pub use ordered::OrderedMap;
+#[cfg(not(loom))]
+pub use prefix::PrefixTable;
