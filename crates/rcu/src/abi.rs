@@ -16,6 +16,7 @@ use crate::platform::barrier::light;
 use crate::platform::facts::{self, Restartable};
 use crate::platform::sys;
 use crate::read::restart::{RESTARTS, count, find_restart};
+use crate::structures::map::Held;
 use crate::thread::head::Head;
 use crate::thread::id::DomainId;
 use crate::thread::record::Record;
@@ -184,6 +185,12 @@ pub fn count_fallback() {
 /// A free slot of this thread in the default domain.
 pub fn slot() -> *const AtomicUsize {
     thread::unguarded(0).slots.free()
+}
+
+/// What a guard has put into its slot, and the slot, which C empties.
+pub fn keep<K, V>(held: Held<'_, K, V>) -> (*const (), *const AtomicUsize) {
+    let slot = held.into_slot();
+    (std::ptr::with_exposed_provenance(slot.load(Ordering::Relaxed)), slot)
 }
 
 /// Drops a domain that its own callbacks may use until they have run, in a callback too: C names

@@ -9,6 +9,7 @@ mod domain;
 mod flavor;
 mod helper;
 mod hint;
+mod maps;
 mod qsbr;
 mod stall;
 

@@ -154,6 +154,11 @@ fn scan() {
 }
 
 #[test]
+fn ordered_map_and_prefix_table() {
+    every_way("maps", "maps.c", &[], false);
+}
+
+#[test]
 fn every_read_side_against_a_writer() {
     every_way("readers", "readers.c", &[], true);
 }
@@ -421,7 +426,7 @@ fn each_headers_example_in_c_and_cpp() {
         }
         count += 1;
     }
-    assert!(count >= 7, "{count}");
+    assert!(count >= 9, "{count}");
 }
 
 /// Every header by itself, in both languages, twice.

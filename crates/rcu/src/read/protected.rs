@@ -62,6 +62,11 @@ impl<'d, T> Protected<'d, T> {
         Protected { value: InSlot { value: node, slot }, domain: PhantomData }
     }
 
+    /// The slot, which the caller empties.
+    pub(crate) fn into_slot(self) -> &'static AtomicUsize {
+        ManuallyDrop::new(self.value).slot
+    }
+
     /// Lets the guard move to other threads, at the cost of two atomic operations: across an
     /// `.await` on a runtime of many threads, in a value that is sent. In the child of a fork the
     /// guards of threads that do not exist there keep their nodes.

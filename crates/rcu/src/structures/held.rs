@@ -5,6 +5,7 @@ use super::node::Pair;
 use crate::read::protected::{AnyThread, Protected, ThisThread};
 use std::ops::Deref;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicUsize;
 
 /// An item of a map, kept alive for as long as this lives. Derefs to the value.
 pub struct Held<'m, K, V, A = ThisThread>(Protected<'m, Pair<K, V>, A>);
@@ -17,6 +18,11 @@ impl<'m, K, V> Held<'m, K, V> {
     ) -> Held<'m, K, V> {
         // SAFETY: a part of the node, hence not null.
         Held(unsafe { item.part(|item| NonNull::new_unchecked(pair(item.as_ptr()).cast_mut())) })
+    }
+
+    /// The slot, which the caller empties.
+    pub(crate) fn into_slot(self) -> &'static AtomicUsize {
+        self.0.into_slot()
     }
 
     /// Lets the guard move to other threads: see [`Protected::detach`].
