@@ -450,8 +450,11 @@ static __always_inline u32 fits(const struct task *task, struct task_struct *p,
 	if (!cpu || !cpu->look || (cpu->turn && cpu->why) ||
 	    !kernel_allows(p, where))
 		return FITS_NOT;
-	/* The CPU alone looks into its queue of rescued vCPUs at once. */
-	if (is_taken(cpu))
+	/* The CPU alone looks into its queue of rescued vCPUs at once. While
+	 * one waits there, nobody knows what the next would still be for, and
+	 * its VM would get too far ahead: what rescues take is counted after
+	 * them. */
+	if (is_taken(cpu) || scx_bpf_dsq_nr_queued(QUEUE_RESCUE + where) > 0)
 		return FITS_NOT;
 	index = cpu->slot - 1;
 	vcpu = cpu->slot ? bpf_map_lookup_elem(&vcpus, &index) : 0;

@@ -64,9 +64,9 @@ fn assert_bounds(host: &Host, time: u64) {
         assert!(rescued.max_ns <= MS + EXTEND + 2 * LOOK, "VM {vm} rescued: {}", rescued.max_ns);
         assert!(extended.total_ns <= time / 4 + 17 * EXTEND, "VM {vm}: {}", extended.total_ns);
         let borrowed = native::group(vm, |group| group.group.borrowed);
-        // Some were promised a rescue before others had theirs.
-        let promised = machine(|m| m.vms[vm].vcpus.len()) as u64 * (MS + EXTEND);
-        assert!(borrowed <= 4 * 2 * HOLD + promised, "VM {vm} is {borrowed} ns ahead");
+        // What is counted after it was granted, on each CPU.
+        let granted = machine(|m| m.cpus.len()) as u64 * (MS + EXTEND + 2 * LOOK);
+        assert!(borrowed <= 4 * 2 * HOLD + granted, "VM {vm} is {borrowed} ns ahead");
     }
 }
 
@@ -75,16 +75,16 @@ fn vms_share_by_weight_however_many_vcpus_and_cpus_there_are() {
     for (seed, (cpus, policies)) in
         [(1, PLAIN), (1, FULL), (2, PLAIN), (2, FULL), (4, FULL), (8, FULL)].into_iter().enumerate()
     {
-        let host = Host::new(cpus, seed as u64);
+        let (host, time) = (Host::new(cpus, seed as u64), if cpus < 4 { 10 * S } else { 5 * S });
         // None can have more than its VM's part: cpus / 4, cpus / 4, cpus / 2.
         host.vcpus(100, policies, Computes, cpus.div_ceil(2));
         host.vcpus(100, policies, Computes, cpus * 3);
         host.vcpus(200, policies, Computes, cpus + 1);
-        host.run(10 * S);
+        host.run(time);
         for (vm, due) in [0.25, 0.25, 0.5].into_iter().enumerate() {
             assert_share(&host, vm, due, 0.01);
         }
-        assert_eq!((0..3).map(|vm| host.ran(vm)).sum::<u64>() / MS, cpus as u64 * 10_000 - 1);
+        assert_eq!((0..3).map(|vm| host.ran(vm)).sum::<u64>() / MS, cpus as u64 * time / MS - 1);
     }
 }
 
@@ -174,18 +174,18 @@ fn nobody_waits_for_ever() {
         let habits = [(100, Lies), (100, Naps), (1000, Lies), (1, Computes), (10_000, Blocks)];
         let vms = habits.map(|(weight, habit)| host.vcpus(weight, FULL, habit, 8));
         host.ordinary(0, 20 * MS, 5 * MS);
-        host.run(20 * S);
+        host.run(15 * S);
         for vm in vms {
             // The kernel ends guard after 20 s. A CPU takes one after 8 s.
             assert!(host.longest_wait(vm) < 10 * S, "VM {vm}: {}", host.longest_wait(vm));
         }
-        assert_bounds(&host, 20 * S);
+        assert_bounds(&host, 15 * S);
     }
 }
 
 #[test]
 fn a_vm_that_always_claims_gets_no_more_than_its_share() {
-    for seed in 0..3 {
+    for seed in 0..2 {
         let host = Host::new(2, seed);
         let (liar, honest) = (host.vcpus(100, FULL, Lies, 3), host.vcpus(100, FULL, Computes, 3));
         host.run(10 * S);
@@ -215,7 +215,7 @@ fn lies_of_many_vcpus_gain_nothing() {
 
 #[test]
 fn sleeping_at_the_right_moment_gains_nothing() {
-    for seed in 0..3 {
+    for seed in 0..2 {
         let host = Host::new(2, seed);
         let naps = host.vcpus(100, FULL, Naps, 4);
         host.vcpus(100, FULL, Computes, 4);
@@ -324,9 +324,23 @@ fn rescues_keep_grace_periods_short() {
     assert!(full.0 < 3 * alone.0);
 }
 
+/// All vCPUs of a guest owe something at the same time.
+#[test]
+fn grace_periods_are_short_in_guests_of_many_vcpus() {
+    for (vcpus, cpus) in [(8, 8), (8, 2), (16, 8)] {
+        let host = Host::new(cpus, 1);
+        let vms = [0; 3].map(|_| host.vcpus(100, FULL, Computes, vcpus));
+        host.run(2 * S);
+        for vm in vms {
+            let (mean, p90) = host.graces(vm);
+            assert!(mean < 10 * MS && p90 < 14 * MS, "{vcpus} on {cpus}: {mean}, {p90}");
+        }
+    }
+}
+
 #[test]
 fn many_vms_share_many_cpus() {
-    for (cpus, time) in [(64, S / 2), (512, S / 5)] {
+    for (cpus, time) in [(64, S / 4), (512, S / 8)] {
         let host = Host::new(cpus, 1);
         for vm in 0..1000 {
             let habit = [Computes, Lies, Computes, Naps][vm % 4];
