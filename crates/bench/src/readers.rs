@@ -335,6 +335,7 @@ mod tests {
         let hash = || Table::hash(64);
         reads_right_and_frees_everything(&Kind::CELLS, Work::Gets, Table::cell);
         reads_right_and_frees_everything(&Kind::MAPS, Work::Lookups, hash);
+        reads_right_and_frees_everything(&Kind::ORDERED, Work::Lookups, hash);
         reads_right_and_frees_everything(&Kind::IDS, Work::Lookups, hash);
         for links in [Links::List, Links::Hlist] {
             reads_right_and_frees_everything(&Kind::lists(links), Work::Walks, || Table::list(64));

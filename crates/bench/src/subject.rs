@@ -58,6 +58,8 @@ pub enum Kind {
     Scc,
     DashMap,
     Lfht(Flavor),
+    Ordered(Side),
+    SkipMap,
     Ids(Side),
     LockedIds,
     List(Side),
@@ -137,6 +139,14 @@ impl Kind {
         Kind::DashMap,
     ];
 
+    /// Maps in the order of their keys.
+    pub const ORDERED: [Kind; 4] = [
+        Kind::Ordered(Side::Protected),
+        Kind::Ordered(Side::Plain),
+        Kind::Ordered(Side::Qsbr),
+        Kind::SkipMap,
+    ];
+
     /// Tables of objects by number.
     pub const IDS: [Kind; 4] = [
         Kind::Ids(Side::Protected),
@@ -198,6 +208,10 @@ impl Kind {
             Kind::Lfht(Flavor::Mb) => "urcu mb, rculfhash",
             Kind::Lfht(Flavor::Qsbr) => "urcu qsbr, rculfhash",
             Kind::Lfht(Flavor::Bp) => "urcu bp, rculfhash",
+            Kind::Ordered(Side::Protected) => "OrderedMap, protected",
+            Kind::Ordered(Side::Qsbr) => "OrderedMap, QSBR",
+            Kind::Ordered(_) => "OrderedMap, plain",
+            Kind::SkipMap => "crossbeam-skiplist",
             Kind::Ids(Side::Protected) => "IdTable, protected",
             Kind::Ids(Side::Qsbr) => "IdTable, QSBR",
             Kind::Ids(_) => "IdTable, plain",
@@ -228,7 +242,7 @@ impl Kind {
             Kind::Cell(_) | Kind::Map(_) | Kind::Ids(_) | Kind::List(_) | Kind::Intrusive(..) => {
                 Class::Reprieve
             }
-            Kind::Traverse => Class::Reprieve,
+            Kind::Traverse | Kind::Ordered(_) => Class::Reprieve,
             Kind::Floor | Kind::FloorC => Class::Floor,
             _ => Class::Peer,
         }
@@ -241,13 +255,13 @@ impl Kind {
             Kind::Cell(_) | Kind::Map(_) | Kind::Ids(_) | Kind::List(_) | Kind::Intrusive(..) => {
                 None
             }
-            Kind::Floor | Kind::FloorC | Kind::Traverse => None,
+            Kind::Floor | Kind::FloorC | Kind::Traverse | Kind::Ordered(_) => None,
             Kind::Brcu => Some("hp-brcu"),
             Kind::Urcu(_) | Kind::Lfht(_) | Kind::UrcuList(..) => Some("urcu"),
             Kind::Papaya => Some("papaya"),
             Kind::Scc => Some("scc"),
             Kind::DashMap => Some("dashmap"),
-            Kind::Crossbeam => Some("crossbeam"),
+            Kind::Crossbeam | Kind::SkipMap => Some("crossbeam"),
             Kind::Seize | Kind::SeizeFlushed => Some("seize"),
             Kind::Haphazard => Some("haphazard"),
             Kind::ArcSwap | Kind::ArcSwapCache => Some("arc-swap"),

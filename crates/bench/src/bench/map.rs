@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Hash maps from key to value, and tables of objects by number: whole structures, as a program
-//! would use them.
+//! Maps from key to value, hashed or ordered, and tables of objects by number: whole structures, as
+//! a program would use them.
 //!
 //! - **lookup**: a random one of 4096 keys; one thread alone, then several beside a writer that
 //!   replaces 1000 values a second (CPU time per lookup).
@@ -10,9 +10,9 @@
 //! - **lookup, growing**: one thread's lookups of the 4096 keys while another does that, from 4096
 //!   keys on (CPU time per lookup).
 //!
-//! All maps have one hash function. The row of `read`'s lookup by liburcu's qsbr, the cheapest read
-//! side there is, in a table of the benchmark's own (1024 chains of four) stands beside them: it is
-//! a table without a user's types, growth or several writers.
+//! All hash maps have one hash function. The row of `read`'s lookup by liburcu's qsbr, the cheapest
+//! read side there is, in a table of the benchmark's own (1024 chains of four) stands beside them:
+//! it is a table without a user's types, growth or several writers.
 
 use super::{Crowds, Prepared, alone, column, reader_alone};
 use crate::error::{Error, Result};
@@ -53,6 +53,9 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     for kind in choose(&[Kind::Urcu(Flavor::Qsbr)], &options.against)? {
         rows.push((kind, 1, recorder.row("maps", "urcu qsbr, own chains", Class::Other)));
     }
+    for kind in choose(&Kind::ORDERED, &options.against)? {
+        rows.push((kind, MEASURES.len(), recorder.row("ordered maps", kind.name(), kind.class())));
+    }
     for kind in choose(&Kind::IDS, &options.against)? {
         let row = recorder.row("objects by number", kind.name(), kind.class());
         rows.push((kind, 2, row));
@@ -72,7 +75,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     }
     let crowds = crowds.jobs(options, rows.iter().map(|&(kind, _, row)| (kind, row)));
     let notes = vec![
-        format!("{KEYS} keys and values of 64 bits, one hash function for all maps; with readers: CPU time per lookup beside a writer that replaces 1000 values/s"),
+        format!("{KEYS} keys and values of 64 bits, one hash function for all hash maps; with readers: CPU time per lookup beside a writer that replaces 1000 values/s"),
         format!("growing: from nothing to {MORE} keys; lookup, growing: by one thread, while another adds {MORE} keys to the {KEYS}"),
         "urcu qsbr, own chains: `bench read`'s lookup in a fixed table of chains, for comparison; no map".into(),
         "objects by number: found, locked, looked at, unlocked".into(),

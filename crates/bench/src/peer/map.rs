@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Hash maps from keys to values of 64 bits, all with one hash function: this project's `Map` by
-//! each read side, papaya, scc, dashmap, liburcu's rculfhash. All start small and grow by
-//! themselves, as they do by default.
+//! Maps from keys to values of 64 bits.
+//!
+//! Hash maps, all with one hash function: this project's `Map` by each read side, papaya, scc,
+//! dashmap, liburcu's rculfhash. All start small and grow by themselves, as they do by default.
+//!
+//! Maps in the order of their keys: this project's `OrderedMap`, and crossbeam's skip list.
 
 use super::side::Enter;
 #[cfg(urcu)]
@@ -10,9 +13,10 @@ use super::{Peer, Reader, Writer, drain, random_keys, wait};
 use crate::error::Result;
 use crate::hash::Mixing;
 use crate::table::{Table, value_of};
+use crossbeam_skiplist::SkipMap;
 use dashmap::DashMap;
 use papaya::HashMap as Papaya;
-use reprieve::structures::{Global, Map};
+use reprieve::structures::{Global, Map, OrderedMap};
 #[cfg(urcu)]
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -106,7 +110,7 @@ impl<M: Shared> Writer for Changing<'_, M> {
     }
 }
 
-type Own = Map<u64, u64, Global, Mixing>;
+pub type Own = Map<u64, u64, Global, Mixing>;
 
 impl Shared for Own {
     fn new() -> Own {
@@ -119,6 +123,26 @@ impl Shared for Own {
 
     fn remove(&self, key: u64) -> bool {
         Map::remove(self, &key).is_some()
+    }
+
+    fn drain(&self) {
+        drain();
+    }
+}
+
+pub type Ordered = OrderedMap<u64, u64>;
+
+impl Shared for Ordered {
+    fn new() -> Ordered {
+        OrderedMap::new()
+    }
+
+    fn insert(&self, key: u64) -> bool {
+        OrderedMap::insert(self, key, value_of(key)).is_none()
+    }
+
+    fn remove(&self, key: u64) -> bool {
+        OrderedMap::remove(self, &key).is_some()
     }
 
     fn drain(&self) {
@@ -149,6 +173,22 @@ impl<E: Enter> Read<Own> for Sections<E> {
     }
 }
 
+impl<E: Enter> Read<Ordered> for Sections<E> {
+    fn new() -> Self {
+        Sections(E::new())
+    }
+
+    #[inline(always)]
+    fn find(&self, map: &Ordered, key: u64) -> u64 {
+        let guard = self.0.enter();
+        map.get(&key, &guard).copied().unwrap_or(0)
+    }
+
+    fn after(&mut self) {
+        self.0.after();
+    }
+}
+
 impl Read<Own> for Copied {
     fn new() -> Copied {
         Copied
@@ -167,6 +207,17 @@ impl Read<Own> for Protected {
 
     #[inline(always)]
     fn find(&self, map: &Own, key: u64) -> u64 {
+        black_box(map.protect(&key)).map_or(0, |held| *held)
+    }
+}
+
+impl Read<Ordered> for Protected {
+    fn new() -> Protected {
+        Protected
+    }
+
+    #[inline(always)]
+    fn find(&self, map: &Ordered, key: u64) -> u64 {
         black_box(map.protect(&key)).map_or(0, |held| *held)
     }
 }
@@ -246,6 +297,34 @@ impl Read<DashMap<u64, u64, Mixing>> for Usual {
     #[inline(always)]
     fn find(&self, map: &DashMap<u64, u64, Mixing>, key: u64) -> u64 {
         map.get(&key).map_or(0, |value| *value)
+    }
+}
+
+impl Shared for SkipMap<u64, u64> {
+    fn new() -> Self {
+        SkipMap::new()
+    }
+
+    fn insert(&self, key: u64) -> bool {
+        // It does not tell; there is one writer.
+        let before = self.len();
+        SkipMap::insert(self, key, value_of(key));
+        self.len() > before
+    }
+
+    fn remove(&self, key: u64) -> bool {
+        SkipMap::remove(self, &key).is_some()
+    }
+}
+
+impl Read<SkipMap<u64, u64>> for Usual {
+    fn new() -> Usual {
+        Usual
+    }
+
+    #[inline(always)]
+    fn find(&self, map: &SkipMap<u64, u64>, key: u64) -> u64 {
+        map.get(&key).map_or(0, |entry| *entry.value())
     }
 }
 

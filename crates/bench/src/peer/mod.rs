@@ -120,15 +120,25 @@ pub fn make(kind: Kind) -> Box<dyn Peer> {
         Kind::Cell(Side::Protected) => Box::<cell::Protected>::default(),
         Kind::Cell(Side::Plain) => Box::<cell::Loaded<Plainly>>::default(),
         Kind::Cell(Side::Qsbr) => Box::<cell::Loaded<Online>>::default(),
-        Kind::Map(Side::Copied) => Box::<map::Mapped<_, map::Copied>>::default(),
-        Kind::Map(Side::Protected) => Box::<map::Mapped<_, map::Protected>>::default(),
-        Kind::Map(Side::Plain) => Box::<map::Mapped<_, map::Sections<Plainly>>>::default(),
-        Kind::Map(Side::Qsbr) => Box::<map::Mapped<_, map::Sections<Online>>>::default(),
+        Kind::Map(Side::Copied) => Box::<map::Mapped<map::Own, map::Copied>>::default(),
+        Kind::Map(Side::Protected) => Box::<map::Mapped<map::Own, map::Protected>>::default(),
+        Kind::Map(Side::Plain) => Box::<map::Mapped<map::Own, map::Sections<Plainly>>>::default(),
+        Kind::Map(Side::Qsbr) => Box::<map::Mapped<map::Own, map::Sections<Online>>>::default(),
         Kind::Papaya => Box::<map::Mapped<papaya::HashMap<_, _, _>, map::Usual>>::default(),
         Kind::Scc => Box::<map::Mapped<scc::HashMap<_, _, _>, map::Usual>>::default(),
         Kind::DashMap => Box::<map::Mapped<dashmap::DashMap<_, _, _>, map::Usual>>::default(),
         #[cfg(urcu)]
         Kind::Lfht(flavor) => Box::new(map::Lfht::new(flavor.functions())),
+        Kind::Ordered(Side::Qsbr) => {
+            Box::<map::Mapped<map::Ordered, map::Sections<Online>>>::default()
+        }
+        Kind::Ordered(Side::Protected) => {
+            Box::<map::Mapped<map::Ordered, map::Protected>>::default()
+        }
+        Kind::Ordered(_) => Box::<map::Mapped<map::Ordered, map::Sections<Plainly>>>::default(),
+        Kind::SkipMap => {
+            Box::<map::Mapped<crossbeam_skiplist::SkipMap<_, _>, map::Usual>>::default()
+        }
         Kind::Ids(Side::Qsbr) => Box::<ids::Sections<Online>>::default(),
         Kind::Ids(Side::Protected) => Box::<ids::Protected>::default(),
         Kind::Ids(_) => Box::<ids::Sections<Plainly>>::default(),
