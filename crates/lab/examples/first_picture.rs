@@ -12,14 +12,14 @@ use serde_json::Value;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// A bar: what, mean grace period in ms, whether it is ours.
-type Bar = (String, f64, bool);
+/// A bar: what, mean grace period in ms, whether it is ours. `None`: the guest ran out of memory.
+type Bar = (String, Option<f64>, bool);
 
 const READERS: &str = "16 readers";
 /// A half, in units of the picture.
 const WIDTH: f64 = 440.0;
 const NAMES: f64 = 150.0;
-const FIGURES: f64 = 70.0;
+const FIGURES: f64 = 100.0;
 const LINE: f64 = 22.0;
 
 fn main() -> Result<()> {
@@ -39,13 +39,17 @@ fn main() -> Result<()> {
 
 /// Alone and stock from the variant under `eevdf`, guarded from that under `full`.
 fn guest(summary: &Value) -> Result<Vec<Bar>> {
-    let cell = |policy: &str, scenario: &str| -> Result<f64> {
+    let cell = |policy: &str, scenario: &str| -> Result<Option<f64>> {
         let variants = summary["variants"].as_array().ok_or("no variants")?;
         let named = |v: &&Value| v["variant"]["policy"] == policy;
         let variant = variants.iter().find(named).ok_or(format!("no policy {policy}"))?;
-        let mut rows = variant["rows"].as_array().into_iter().flatten();
-        let row = rows.find(|row| row["key"] == "gp_mean").ok_or("no row gp_mean")?;
-        Ok(row[scenario]["value"].as_f64().ok_or(format!("{policy}: no {scenario}"))?)
+        let figure = |key: &str| {
+            let mut rows = variant["rows"].as_array().into_iter().flatten();
+            rows.find(|row| row["key"] == key)?[scenario]["value"].as_f64()
+        };
+        let (mean, died) = (figure("gp_mean"), figure("out_of_memory"));
+        mean.or(died).ok_or(format!("{policy}: no {scenario}"))?;
+        Ok(mean)
     };
     Ok(vec![
         ("alone".into(), cell("eevdf", "baseline")?, false),
@@ -65,10 +69,12 @@ fn program_bars(grace: &Value) -> Result<Vec<Bar>> {
         let value = row["figures"][mean]["value"].as_f64()?;
         let ours = row["class"] == "reprieve";
         let name = if ours { "Reprieve" } else { row["subject"].as_str()? };
-        Some((name.to_owned(), value, ours))
+        Some((name.to_owned(), Some(value), ours))
     };
     let mut bars: Vec<Bar> = rows.iter().filter(shown).filter_map(bar).collect();
-    bars.sort_by(|a, b| b.2.cmp(&a.2).then(a.1.total_cmp(&b.1)));
+    bars.sort_by(|a, b| {
+        b.2.cmp(&a.2).then(a.1.partial_cmp(&b.1).unwrap_or(std::cmp::Ordering::Equal))
+    });
     if bars.is_empty() { Err(format!("no row of {READERS}").into()) } else { Ok(bars) }
 }
 
@@ -92,19 +98,22 @@ fn picture(halves: &[(&str, Vec<Bar>); 2]) -> Markup {
     }
 }
 
-fn bar(line: usize, name: &str, ms: f64, ours: bool, all: &[Bar]) -> Markup {
+fn bar(line: usize, name: &str, ms: Option<f64>, ours: bool, all: &[Bar]) -> Markup {
     // The axis begins a half decade below the shortest, so that each bar can be seen.
-    let shortest = all.iter().map(|bar| bar.1).fold(f64::INFINITY, f64::min);
-    let longest = all.iter().map(|bar| bar.1).fold(0.0, f64::max);
+    let shortest = all.iter().filter_map(|bar| bar.1).fold(f64::INFINITY, f64::min);
+    let longest = all.iter().filter_map(|bar| bar.1).fold(0.0, f64::max);
+    // A guest that ran out of memory waited for longer than all others.
+    let died = all.iter().any(|bar| bar.1.is_none());
+    let longest = if died { 10.0 * longest } else { longest };
     let from = shortest.log10() - 0.5;
     let room = WIDTH - NAMES - FIGURES;
-    let length = (ms.log10() - from) / (longest.log10() - from) * room;
+    let length = ms.map_or(room, |ms| (ms.log10() - from) / (longest.log10() - from) * room);
     let y = LINE * (line as f64 + 1.4);
     let colour = if ours { "#1b7f4b" } else { "#9aa4ad" };
     html! {
         text x=(NAMES - 8.0) y=(y + 12.0) text-anchor="end" fill="#222222" { (name) }
         rect x=(NAMES) y=(y) width=(format!("{length:.1}")) height="15" rx="2" fill=(colour) {}
-        text x=(format!("{:.1}", NAMES + length + 6.0)) y=(y + 12.0) fill="#222222" { (figure(ms)) }
+        text x=(format!("{:.1}", NAMES + length + 6.0)) y=(y + 12.0) fill="#222222" { (ms.map_or("out of memory".into(), figure)) }
     }
 }
 
