@@ -9,7 +9,7 @@ use beside::beside;
 use common::{Child, namespace, op};
 use libc::{IPC_CREAT, IPC_NOWAIT, IPC_PRIVATE, SEM_UNDO};
 use reprieve_ipc::{Namespace, OpenError, Owner, SemOp};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 
@@ -171,8 +171,7 @@ fn who_cannot_reach_the_directory_any_more_goes_on() {
     let moved = directory.path().with_extension("moved");
     std::fs::rename(directory.path(), &moved).unwrap();
     // New threads and children register, and memory grows.
-    let blocks =
-        || std::os::unix::fs::MetadataExt::blocks(&moved.join("space").metadata().unwrap());
+    let blocks = || moved.join("space").metadata().unwrap().blocks();
     let before = blocks();
     let grows = std::panic::catch_unwind(|| {
         Child::run(|| {
@@ -363,6 +362,31 @@ fn who_has_no_proc_any_more_knows_a_zombie() {
         assert_eq!(n.sem_value(id, 0), Ok(0));
     })
     .succeeds();
+}
+
+/// The remover may not unlink the file, which is root's.
+#[test]
+fn a_removed_segment_in_a_sticky_directory_takes_no_memory() {
+    if !is_root("become somebody else") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let sticky = std::fs::Permissions::from_mode(0o1777);
+    std::fs::set_permissions(directory.path(), sticky).unwrap();
+    let n = Namespace::open(directory.path()).unwrap();
+    let id = n.shmget(IPC_PRIVATE, 1 << 16, 0o600).unwrap();
+    n.set_shm_owner(id, Owner { uid: 65534, gid: 65534, mode: 0o600 }).unwrap();
+    let file = directory.path().join(format!("shm.{id}"));
+    std::fs::write(&file, [1; 1 << 16]).unwrap();
+    Child::run(|| {
+        // SAFETY: this process only, which has one thread.
+        assert_eq!(unsafe { libc::setresuid(65534, 65534, 65534) }, 0);
+        reprieve_ipc::credentials_changed();
+        n.remove_shm(id).unwrap();
+    })
+    .succeeds();
+    let left = std::fs::metadata(&file).unwrap();
+    assert_eq!((left.len(), left.blocks()), (0, 0));
 }
 
 /// The parent cannot reap it while it waits for what the dead one owes.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Item 8 of issue 55: who waits for long does not look, and is woken by a death.
+//! Who waits for long does not look, and is woken by a death.
 
 mod common;
 

@@ -186,7 +186,6 @@ fn memory_that_changes_or_is_not_there_concerns_nobody_else() {
     assert_eq!(done(&mut n.run(&[program.to_str().unwrap()])), "fine\n");
 }
 
-/// Item 10 of issue 55.
 #[test]
 fn programs_with_address_sanitizer_start() {
     let n = Namespace::new();

@@ -16,7 +16,6 @@ fn library(name: &str, to: &Path) -> PathBuf {
     library
 }
 
-/// Item 1 of issue 55.
 #[test]
 fn functions_that_other_libraries_replace_are_not_called() {
     let n = Namespace::new();
@@ -27,7 +26,7 @@ fn functions_that_other_libraries_replace_are_not_called() {
     assert_eq!(done(run.env("LD_PRELOAD", &replaced)), "fine\n");
 }
 
-/// Item 1 of issue 55: fakeroot's own server and its clients talk by System V messages.
+/// Fakeroot's own server and its clients talk by System V messages.
 #[test]
 #[ignore = "needs fakeroot: make test-lab"]
 fn fakeroot_sysv_works_as_a_user() {
@@ -36,7 +35,6 @@ fn fakeroot_sysv_works_as_a_user() {
     assert_eq!(done(&mut as_nobody(&n, script)), "1:2\n");
 }
 
-/// Item 1 of issue 55.
 #[test]
 #[ignore = "needs faketime: make test-lab"]
 fn time_limits_end_under_faketime() {
@@ -54,7 +52,7 @@ fn deep(to: &Path, name: &str, compiler: &str, flags: &[&str]) -> String {
     program.to_str().unwrap().to_owned()
 }
 
-/// Item 2 of issue 55: as PHP's extensions are loaded.
+/// As PHP's extensions are loaded.
 #[test]
 fn libraries_that_find_the_c_library_first_are_reached() {
     let n = Namespace::new();
@@ -66,7 +64,6 @@ fn libraries_that_find_the_c_library_first_are_reached() {
     assert_eq!(n.objects().len(), 2);
 }
 
-/// Item 2 of issue 55.
 #[test]
 fn children_that_cannot_load_the_library_start_and_are_told_of() {
     let n = Namespace::new();
@@ -88,7 +85,6 @@ fn children_that_cannot_load_the_library_start_and_are_told_of() {
     }
 }
 
-/// Item 2 of issue 55.
 #[test]
 fn strict_ends_who_goes_past_the_library() {
     let n = Namespace::new();
@@ -104,7 +100,6 @@ fn strict_ends_who_goes_past_the_library() {
     assert_eq!(n.objects().len(), 2);
 }
 
-/// Item 2 of issue 55.
 #[test]
 #[ignore = "needs php-cli: make test-lab"]
 fn phps_extensions_are_reached() {

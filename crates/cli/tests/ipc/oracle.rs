@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that must print the same here and in the kernel: what issue 55 found.
+//! Programs that must print the same here and in the kernel.
 
 use crate::{Namespace, compiled, done, kernel_has_ipc};
 use std::fs::{self, Permissions};
@@ -32,37 +32,32 @@ fn is_root() -> bool {
     is
 }
 
-/// Item 10 of issue 55.
 #[test]
 fn what_the_manual_leaves_open() {
     is_as_in_the_kernel("errors", &[]);
 }
 
-/// Item 10 of issue 55: `munmap`, `mremap`, `remap_file_pages`, and what replaces a part.
+/// `munmap`, `mremap`, `remap_file_pages`, and what replaces a part.
 #[test]
 fn what_becomes_of_attachments() {
     is_as_in_the_kernel("mappings", &[]);
 }
 
-/// Item 10 of issue 55.
 #[test]
 fn children_behind_a_filter_that_kills() {
     is_as_in_the_kernel("filtered", &[]);
 }
 
-/// Item 10 of issue 55.
 #[test]
 fn a_first_call_where_no_file_can_be_opened() {
     is_as_in_the_kernel("filtered", &["files"]);
 }
 
-/// Item 9 of issue 55.
 #[test]
 fn a_forks_child_asks_nothing_of_the_kernel() {
     is_as_in_the_kernel("filtered", &["forks"]);
 }
 
-/// Items 6 and 7 of issue 55.
 #[test]
 fn who_leaves_namespaces() {
     if is_root() {
@@ -70,7 +65,6 @@ fn who_leaves_namespaces() {
     }
 }
 
-/// Item 6 of issue 55.
 #[test]
 fn users_of_user_namespaces() {
     if !is_root() || !kernel_has_ipc() {
@@ -86,7 +80,7 @@ fn users_of_user_namespaces() {
     assert_eq!(done(&mut n.run(&["sh", script])), kernel);
 }
 
-/// Item 4 of issue 55: with the limit that it names, and one that leaves room for little more than
+/// With the limit that it names, and one that leaves room for little more than
 /// the program.
 #[test]
 fn programs_with_little_address_space_make_calls() {

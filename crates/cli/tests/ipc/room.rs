@@ -31,7 +31,7 @@ fn fine(output: &Output) -> String {
     out
 }
 
-/// Item 3 of issue 55: one segment in `/dev/shm`, two in `/var/tmp`; and nothing stays.
+/// One segment in `/dev/shm`, two in `/var/tmp`; and nothing stays.
 #[test]
 fn a_segment_that_does_not_fit_lies_on_the_disk() {
     if !is_root() {
@@ -43,7 +43,7 @@ fn a_segment_that_does_not_fit_lies_on_the_disk() {
     assert_eq!(fine(&script(64, 100, &run)), "3\n");
 }
 
-/// Item 3 of issue 55: promised is promised, and the error says what would help.
+/// Promised is promised, and the error says what would help.
 #[test]
 fn a_segment_that_fits_nowhere_is_refused_with_the_reason() {
     if !is_root() {
@@ -60,7 +60,7 @@ fn a_segment_that_fits_nowhere_is_refused_with_the_reason() {
     }
 }
 
-/// Item 3 of issue 55: with the 128 MB of shared buffers that PostgreSQL takes by itself.
+/// With the 128 MB of shared buffers that PostgreSQL takes by itself.
 #[test]
 #[ignore = "installs a database: make test-lab"]
 fn postgresql_works_with_64_mib_of_shared_memory() {
@@ -78,7 +78,6 @@ fn postgresql_works_with_64_mib_of_shared_memory() {
     assert_eq!(fine(&script(64, 1000, &run)), "100000\n800\n");
 }
 
-/// Item 5 of issue 55.
 #[test]
 fn who_gives_up_being_root_before_its_first_call_can_make_calls() {
     if !is_root() {
@@ -100,7 +99,6 @@ fn who_gives_up_being_root_before_its_first_call_can_make_calls() {
     assert!(texts(&script(64, 64, &refused)).1.contains("--dir"));
 }
 
-/// Item 5 of issue 55.
 #[test]
 fn a_stranger_is_told_that_it_may_not_look() {
     if !is_root() {
@@ -113,7 +111,6 @@ fn a_stranger_is_told_that_it_may_not_look() {
     assert!(texts(&output).1.contains("Permission denied"), "{output:?}");
 }
 
-/// Item 11 of issue 55.
 #[test]
 fn without_proc_the_variable_that_helps_is_named() {
     if !is_root() {
@@ -136,7 +133,6 @@ fn without_proc_the_variable_that_helps_is_named() {
     assert!(fine(&script(64, 64, &run)).contains("1 semaphores"));
 }
 
-/// Item 11 of issue 55.
 #[test]
 fn objects_are_removed_by_key_and_shown_for_people() {
     let n = crate::Namespace::new();
