@@ -11,6 +11,7 @@
 
 use crate::error::{CORRUPT, Errno, Result};
 use crate::file::{self, File, Room};
+use crate::helper::with_files;
 use crate::peers::Local;
 use crate::space::Space;
 use std::path::PathBuf;
@@ -173,7 +174,7 @@ pub(crate) fn remove(local: &Local, place: Place, id: i32) {
     if file::remove(&path).is_err() {
         // Somebody else's, in a sticky directory: at least it holds no memory.
         let flags = libc::O_WRONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let _ = File::open(&path, flags).and_then(|file| file.set_length(0));
+        let _ = with_files(|| File::open(&path, flags)?.set_length(0));
     }
     if place == Place::Disk {
         remove_directory(local.space);

@@ -2,12 +2,11 @@
 //! Files, by the kernel's calls.
 
 use crate::error::{Errno, Result};
+use crate::helper::with_files;
 use crate::kernel::call;
 use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::*;
 
 /// An open file.
 #[derive(Debug)]
@@ -107,9 +106,13 @@ pub(crate) fn remove_directory(path: impl AsRef<Path>) -> Result<()> {
 
 /// Reads a small file, or a symbolic link, without the allocator: a fork's child may do so.
 pub(crate) fn read_small<'b>(path: &CStr, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
-    let file = File::open_at(path, libc::O_RDONLY, 0).ok()?;
-    let length = file.read(buffer).ok()?;
-    buffer.get(..length)
+    let (to, room) = (buffer.as_mut_ptr(), buffer.len());
+    let length = with_files(|| {
+        let file = File::open_at(path, libc::O_RDONLY, 0)?;
+        // SAFETY: a buffer that is valid for its length.
+        unsafe { call!(SYS_read, file.0, to, room) }
+    });
+    buffer.get(..length.ok()?)
 }
 
 pub(crate) fn read_link<'b>(path: &CStr, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
@@ -121,12 +124,15 @@ pub(crate) fn read_link<'b>(path: &CStr, buffer: &'b mut [u8]) -> Option<&'b [u8
 
 /// All of a file.
 pub(crate) fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
-    File::open(path, libc::O_RDONLY)?.read_all()
+    with_files(|| File::open(&path, libc::O_RDONLY)?.read_all())
 }
 
 /// The names in a directory.
 pub(crate) fn names(directory: impl AsRef<Path>) -> Result<Vec<Box<OsStr>>> {
-    let directory = File::open(directory, libc::O_RDONLY | libc::O_DIRECTORY)?;
+    with_files(|| names_in(&File::open(&directory, libc::O_RDONLY | libc::O_DIRECTORY)?))
+}
+
+fn names_in(directory: &File) -> Result<Vec<Box<OsStr>>> {
     let (mut names, mut part) = (Vec::new(), [0u64; 512]);
     loop {
         let (at, room) = (part.as_mut_ptr(), size_of_val(&part));
@@ -169,12 +175,8 @@ impl File {
     fn open_at(path: &CStr, flags: i32, mode: u32) -> Result<File> {
         let (flags, path) = (flags | libc::O_CLOEXEC, path.as_ptr());
         // SAFETY: a string.
-        let open = || unsafe { call!(SYS_openat, libc::AT_FDCWD, path, flags, mode) };
-        let number = match open() {
-            Err(Errno(libc::EMFILE)) => with_more_files(open),
-            opened => opened,
-        };
-        Ok(File(number? as i32))
+        let number = unsafe { call!(SYS_openat, libc::AT_FDCWD, path, flags, mode) }?;
+        Ok(File(number as i32))
     }
 
     /// The file that is open by that number, and is closed with the value.
@@ -184,11 +186,6 @@ impl File {
 
     pub fn number(&self) -> i32 {
         self.0
-    }
-
-    pub fn read(&self, buffer: &mut [u8]) -> Result<usize> {
-        // SAFETY: a buffer that is valid for its length.
-        unsafe { call!(SYS_read, self.0, buffer.as_mut_ptr(), buffer.len()) }
     }
 
     /// All that is left to read.
@@ -278,35 +275,10 @@ impl Drop for File {
 
 /// A limit of this process, where the kernel tells.
 pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
-    limits(resource, None).ok().map(|limits| limits.rlim_cur)
-}
-
-fn limits(resource: libc::__rlimit_resource_t, new: Option<libc::rlimit>) -> Result<libc::rlimit> {
-    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    let new = new.as_ref().map_or(std::ptr::null(), |new| &raw const *new);
-    // SAFETY: the structures outlive the call.
-    unsafe { call!(SYS_prlimit64, 0, resource, new, &raw mut old) }.map(|_| old)
-}
-
-/// Opens a file beyond the program's limit: a call of the kernel's needs no descriptor.
-fn with_more_files(open: impl FnOnce() -> Result<usize>) -> Result<usize> {
-    /// As many as a call of this library's has open at a time, and some.
-    const MORE: u64 = 8;
-    /// Another thread would take the raised limit for the program's.
-    static RAISED: AtomicBool = AtomicBool::new(false);
-    if RAISED.swap(true, Acquire) {
-        return Err(Errno(libc::EMFILE));
-    }
-    let opened = limits(libc::RLIMIT_NOFILE, None).and_then(|old| {
-        let rlim_cur = old.rlim_cur.saturating_add(MORE);
-        let more = libc::rlimit { rlim_cur, rlim_max: old.rlim_max.max(rlim_cur) };
-        limits(libc::RLIMIT_NOFILE, Some(more)).or(Err(Errno(libc::EMFILE)))?;
-        let opened = open();
-        let _ = limits(libc::RLIMIT_NOFILE, Some(old));
-        opened
-    });
-    RAISED.store(false, Release);
-    opened
+    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure outlives the call.
+    let told = unsafe { call!(SYS_prlimit64, 0, resource, 0, &raw mut limits) };
+    told.ok().map(|_| limits.rlim_cur)
 }
 
 /// Unmaps memory.

@@ -6,8 +6,8 @@
 //! decides by what the kernel says. Here are the bare call and the kernel's clocks.
 
 use crate::error::{Errno, Result};
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::time::Duration;
 
 /// `call!(SYS_name, arguments)`: a system call, as [`make`] makes it.
@@ -63,6 +63,76 @@ unsafe fn enter(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> isize {
     // SAFETY: the caller's promise.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if result == -1 { -(Errno::last().0 as isize) } else { result as isize }
+}
+
+/// Whether the program has set a seccomp filter of its own, which may end it for a call that it
+/// does not know of. From then on this process asks the kernel for what it cannot do without:
+/// others find the dead, and free memory.
+static FILTERED: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_filtered() -> bool {
+    FILTERED.load(Relaxed)
+}
+
+/// The program is about to set a filter.
+pub(crate) fn expect_a_filter() {
+    FILTERED.store(true, Relaxed);
+}
+
+/// Starts a thread of this process that has its own descriptors and calls `run(argument)`. `life`
+/// is its number until it has ended.
+///
+/// # Safety
+/// The stack, which ends at a multiple of 16, and the argument are valid as long as the thread
+/// needs them, and `life` until it has ended. `run` does not unwind.
+pub(crate) unsafe fn start_thread<T>(
+    stack: usize,
+    life: &AtomicU32,
+    run: extern "C" fn(*mut T),
+    argument: *mut T,
+) -> Result<()> {
+    let flags = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM
+        | libc::CLONE_PARENT_SETTID
+        | libc::CLONE_CHILD_CLEARTID;
+    // SAFETY: the caller's promise.
+    let result = unsafe { clone(flags, stack, life.as_ptr(), run as usize, argument as usize) };
+    if result < 0 { Err(Errno(-result as i32)) } else { Ok(()) }
+}
+
+#[cfg(target_arch = "x86_64")]
+unsafe fn clone(flags: i32, stack: usize, life: *mut u32, run: usize, argument: usize) -> isize {
+    let result;
+    // SAFETY: the caller's promise. The thread goes on here with its own stack, and ends here.
+    unsafe {
+        std::arch::asm!("syscall", "test rax, rax", "jnz 2f", "xor ebp, ebp", "mov rdi, r12",
+            "call r13", "xor edi, edi", "mov eax, {exit}", "syscall", "ud2", "2:",
+            exit = const libc::SYS_exit, inlateout("rax") libc::SYS_clone => result,
+            in("rdi") flags, in("rsi") stack, in("rdx") life, in("r10") life, in("r8") 0,
+            in("r12") argument, in("r13") run, lateout("rcx") _, lateout("r11") _);
+    }
+    result
+}
+
+#[cfg(target_arch = "aarch64")]
+unsafe fn clone(flags: i32, stack: usize, life: *mut u32, run: usize, argument: usize) -> isize {
+    let result;
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("svc 0", "cbnz x0, 2f", "mov x0, x20", "blr x21", "mov x0, xzr",
+            "mov x8, {exit}", "svc 0", "2:", exit = const libc::SYS_exit,
+            inlateout("x0") flags as usize => result, in("x1") stack, in("x2") life, in("x3") 0,
+            in("x4") life, in("x8") libc::SYS_clone, in("x20") argument, in("x21") run);
+    }
+    result
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+unsafe fn clone(_: i32, _: usize, _: *mut u32, _: usize, _: usize) -> isize {
+    -(libc::ENOSYS as isize)
 }
 
 /// A function of the vDSO: the code that the kernel maps into each process.

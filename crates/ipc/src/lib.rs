@@ -18,6 +18,7 @@ mod file;
 mod forks;
 mod grace;
 mod heap;
+mod helper;
 mod ids;
 #[doc(hidden)]
 pub mod kernel;

@@ -6,6 +6,7 @@
 
 use crate::error::{Errno, Result};
 use crate::file::{self, File};
+use crate::helper::with_files;
 use crate::kernel::call;
 use crate::sys::{is_filtered, proc_has_our_numbers};
 use std::ops::Range;
@@ -62,11 +63,15 @@ impl Maps {
 }
 
 fn look(path: &Path) -> Option<Vec<Mapping>> {
-    let file = File::open(path, libc::O_RDONLY).ok()?;
-    asked(&file).ok().or_else(|| {
-        let text = file.read_all().ok().filter(|text| !text.is_empty())?;
-        Some(text.split(|&b| b == b'\n').filter_map(parsed).collect())
-    })
+    let mappings = with_files(|| {
+        let file = File::open(path, libc::O_RDONLY)?;
+        asked(&file).or_else(|_| {
+            let text = file.read_all()?;
+            let mappings = text.split(|&b| b == b'\n').filter_map(parsed).collect();
+            if text.is_empty() { Err(Errno(libc::ESRCH)) } else { Ok(mappings) }
+        })
+    });
+    mappings.ok()
 }
 
 /// A line of `maps`, if it is of a file that is shared.

@@ -3,6 +3,7 @@
 
 use crate::error::{CORRUPT, Errno, OpenError, Result};
 use crate::grace;
+use crate::helper::Helper;
 use crate::ids;
 use crate::limits::Limits;
 use crate::object::{Is, Object};
@@ -119,7 +120,15 @@ impl Namespace {
         if let Some(known) = known(list, directory) {
             return Ok(known);
         }
-        let space = Box::into_raw(Box::new(Space::open(directory)?));
+        let space = match Space::open(directory) {
+            Err(OpenError::Io { error: Errno(libc::EMFILE), .. }) => {
+                Helper::start(|| Space::open(directory))
+                    .map_err(|error| OpenError::Io { path: directory.into(), what: "open", error })?
+                    .1
+            }
+            opened => opened,
+        };
+        let space = Box::into_raw(Box::new(space?));
         // SAFETY: not freed, unless nobody gets the namespace.
         let namespace = Namespace { space: unsafe { &*space }, limits: Limits::of_this_system() };
         let opened = Box::leak(Box::new(Opened { namespace, next: list }));

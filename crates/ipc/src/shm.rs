@@ -14,6 +14,7 @@ use crate::bytes::{self, Place};
 use crate::error::{CORRUPT, Errno, Result};
 use crate::file::{self, File, Room};
 use crate::grace;
+use crate::helper::with_files;
 use crate::ids::{self, Request};
 use crate::namespace::{Namespace, Owner, Status};
 use crate::object::{Is, Object};
@@ -353,7 +354,7 @@ impl Namespace {
                 mapped => mapped.map(|found| found as *mut u8),
             }
         };
-        let mapped = (|| {
+        let mapped = with_files(|| {
             let file = bytes::open(local, place, id, write, size as u64, identity)?;
             // In one step for a fork: what its child has mapped is in its list.
             attachments::with(&call, |list| {
@@ -364,7 +365,7 @@ impl Namespace {
                 list.push(Attachment { namespace: *self, id, inode, address, length });
                 Ok((pointer, gone))
             })
-        })();
+        });
         let (pointer, replaced) = match mapped {
             Ok(mapped) => mapped,
             Err(error) => {
@@ -651,7 +652,7 @@ fn make_file(local: &Local, id: i32, segment: &Segment, size: u64, reserve: bool
     // As long as all segments together fit, nobody is asked what is left of them.
     let all = local.ids(Kind::Shm).total.load(Relaxed).saturating_mul(file::page_size());
     let others = |room: Room| if room.free - length >= all { 0 } else { promised(local) };
-    let made = bytes::make(local, id, length, reserve.then_some(others))?;
+    let made = with_files(|| bytes::make(local, id, length, reserve.then_some(others)))?;
     segment.on_disk.store((made.place == Place::Disk).into(), Relaxed);
     segment.promised.store(made.promised, Relaxed);
     segment.device.store(made.identity.0, Relaxed);

@@ -5,27 +5,12 @@ use crate::error::Errno;
 pub(crate) use crate::file::limit;
 use crate::file::{self, File};
 use crate::kernel::{self, call};
-pub(crate) use crate::kernel::{current_cpu, monotonic, now};
-use std::sync::atomic::Ordering::*;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+pub(crate) use crate::kernel::{current_cpu, expect_a_filter, is_filtered, monotonic, now};
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 pub(crate) const MEMBARRIER_GLOBAL_EXPEDITED: i32 = 1 << 1;
 pub(crate) const MEMBARRIER_REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
-
-/// Whether the program has set a seccomp filter of its own, which may end it for a call that it
-/// does not know of. From then on this process asks the kernel for what it cannot do without:
-/// others find the dead, and free memory.
-static FILTERED: AtomicBool = AtomicBool::new(false);
-
-pub(crate) fn is_filtered() -> bool {
-    FILTERED.load(Relaxed)
-}
-
-/// The program is about to set a filter.
-pub(crate) fn expect_a_filter() {
-    FILTERED.store(true, Relaxed);
-}
 
 pub(crate) fn membarrier(command: i32) -> bool {
     // SAFETY: membarrier reads no memory of ours.

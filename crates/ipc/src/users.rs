@@ -9,6 +9,7 @@
 
 use crate::error::Errno;
 use crate::file::{self, File};
+use crate::helper::with_files;
 use crate::kernel::call;
 use crate::sys;
 use std::ffi::{CStr, CString};
@@ -60,12 +61,14 @@ pub(crate) fn is_foreign() -> bool {
     /// `NS_GET_USERNS`.
     const GET_OWNER: usize = 0xb701;
     if FOREIGN.load(Relaxed) == UNKNOWN {
-        let owner = File::open("/proc/self/ns/ipc", libc::O_RDONLY).and_then(|file| {
+        let owner = with_files(|| {
+            let file = File::open("/proc/self/ns/ipc", libc::O_RDONLY)?;
             // SAFETY: touches no memory.
-            unsafe { call!(SYS_ioctl, file.number(), GET_OWNER, 0) }
+            let owner = unsafe { call!(SYS_ioctl, file.number(), GET_OWNER, 0) }?;
+            drop(File::of_number(owner as i32));
+            Ok(())
         });
-        let foreign = owner.as_ref().err() == Some(&Errno(libc::EPERM));
-        drop(owner.map(|number| File::of_number(number as i32)));
+        let foreign = owner == Err(Errno(libc::EPERM));
         FOREIGN.store(if foreign { YES } else { NO }, Relaxed);
     }
     FOREIGN.load(Relaxed) == YES

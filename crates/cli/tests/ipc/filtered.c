@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // A child that is killed for any system call but a few makes its first calls;
-// so does one whose parent may open no more files.
+// so does one that has no number left for a descriptor.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -108,18 +108,25 @@ static int without_files(void)
 {
 	struct rlimit limit = {.rlim_cur = 20, .rlim_max = 20};
 	struct sembuf up = {.sem_op = 1};
-	char byte[sizeof(long) + 1] = {1};
-	int set, queue;
+	char byte[sizeof(long) + 1] = {1}, *at;
+	int set, queue, segment;
+	struct shmid_ds about;
 
-	getrlimit(RLIMIT_NOFILE, &limit);
-	limit.rlim_cur = 20;
 	setrlimit(RLIMIT_NOFILE, &limit);
 	while (open("/dev/null", O_RDONLY) >= 0)
 		;
 	set = semget(IPC_PRIVATE, 1, 0600), queue = msgget(IPC_PRIVATE, 0600);
-	if (semop(set, &up, 1) || msgsnd(queue, byte, 1, 0) ||
-	    semctl(set, 0, GETVAL) != 1 || open("/dev/null", O_RDONLY) >= 0)
+	segment = shmget(IPC_PRIVATE, 4096, 0600);
+	at = shmat(segment, NULL, 0);
+	if (at == (void *)-1)
 		return errno;
+	*at = 1;
+	if (semop(set, &up, 1) || msgsnd(queue, byte, 1, 0) ||
+	    semctl(set, 0, GETVAL) != 1 || shmctl(segment, IPC_STAT, &about) ||
+	    about.shm_nattch != 1 || open("/dev/null", O_RDONLY) >= 0)
+		return errno;
+	shmctl(segment, IPC_RMID, NULL);
+	shmdt(at);
 	semctl(set, 0, IPC_RMID);
 	return msgctl(queue, IPC_RMID, NULL);
 }

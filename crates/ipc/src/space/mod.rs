@@ -10,6 +10,7 @@ pub use path::{begin_ipc_namespace, default_directory, ipc_namespace};
 
 use crate::error::{CORRUPT, Errno, OpenError, Result};
 use crate::file::{self, File};
+use crate::helper::Helper;
 use crate::kernel::call;
 use crate::sys;
 use chunks::Chunks;
@@ -364,6 +365,8 @@ pub(crate) struct Registry {
     file: Option<File>,
     /// The file is the one that is kept.
     kept: bool,
+    /// Has it locked where this process has no number left for the file.
+    helper: Option<Helper>,
 }
 
 /// The process a thread of which holds it; 0: nobody here.
@@ -378,18 +381,27 @@ impl Registry {
             sys::pause(std::time::Duration::from_micros(50));
         }
         // Releases the flag, and the lock, from here on.
-        let mut registry = Registry { file: None, kept: false };
+        let mut registry = Registry { file: None, kept: false, helper: None };
         let file = match open() {
             Ok(file) => {
                 LOCKED.set(file.number(), identity(&file)?);
                 kept.inspect(|kept| kept.keep(&file, &open));
                 registry.file.insert(file)
             }
-            Err(error) => {
-                let file = kept.and_then(Kept::get).ok_or(error)?;
-                registry.kept = true;
-                registry.file.insert(ManuallyDrop::into_inner(file))
-            }
+            Err(error) => match kept.and_then(Kept::get) {
+                Some(file) => {
+                    registry.kept = true;
+                    registry.file.insert(ManuallyDrop::into_inner(file))
+                }
+                None if error == Errno(libc::EMFILE) => {
+                    // Open in the helper until that ends.
+                    let lock = || lock_whole(&ManuallyDrop::new(open()?), false, libc::F_WRLCK);
+                    let (helper, locked) = Helper::start(lock)?;
+                    registry.helper = Some(helper);
+                    return locked.map(|()| registry);
+                }
+                None => return Err(error),
+            },
         };
         lock_whole(file, registry.kept, libc::F_WRLCK)?;
         Ok(registry)
@@ -427,6 +439,7 @@ fn lock_whole(file: &File, for_process: bool, how: libc::c_int) -> Result<()> {
 impl Drop for Registry {
     fn drop(&mut self) {
         // The flag last.
+        drop(self.helper.take());
         if let Some(file) = self.file.take() {
             let _ = lock_whole(&file, self.kept, libc::F_UNLCK);
             if self.kept {
