@@ -305,7 +305,7 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 	/* The rest of a turn, after its end, is not part of it. */
 	if (!task->used || task->used + cpu->slice < task->length)
 		task->length = task->used + cpu->slice;
-	task->used = ran;
+	task->used += ran;
 	end_extension(task, !runnable, now);
 	guest = guest_of(task);
 	if (guest && guest->policies & DOES_RESCUE &&

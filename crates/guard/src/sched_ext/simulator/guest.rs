@@ -7,6 +7,7 @@
 
 use super::kernel::Machine;
 use super::{Event, native};
+use std::collections::VecDeque;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
@@ -15,6 +16,8 @@ pub const TICK: u64 = 4 * MS;
 const IRQ: u64 = 10 * US;
 const KTHREAD: u64 = 30 * US;
 const IPI: u64 = 5 * US;
+/// How long a vCPU spins until it yields.
+const SPINS: u64 = 20 * US;
 /// `jiffies_till_first_fqs`, in ticks.
 const FQS: u64 = 3;
 /// A vCPU is in a critical section for this part of its time.
@@ -64,8 +67,9 @@ pub enum Habit {
     Relays,
     /// As `Computes`. The vCPU never reports, and claims to be in a critical section at all times.
     Lies,
-    /// As `Computes`. Half of the time the vCPU holds its VM's only spin lock, or spins for it.
-    Locks,
+    /// As `Computes`. The vCPU needs its VM's only spin lock for part of the time. If it spins for
+    /// long, it yields to the holder, if that is how its guest spins.
+    Locks { yields: bool },
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -108,10 +112,9 @@ pub struct Vm {
     /// What is left to do for its kthread, if that is ready.
     kthread: Option<u64>,
     fqs_due: u64,
-    /// Whether a vCPU holds the lock, and those that wait for it.
-    held: bool,
-    queue: Vec<usize>,
-    /// How often it was taken.
+    /// The vCPU that holds the lock, and those that spin for it.
+    lock: VecDeque<usize>,
+    /// How often it was released.
     pub locked: u64,
     /// How long its grace periods took.
     pub graces: Vec<u64>,
@@ -340,20 +343,16 @@ impl Machine {
         let mut below = |end| self.random.below(end) + US;
         (one.burst, one.sleeps) = match (one.habit, one.lock) {
             (Habit::Computes | Habit::Lies, _) => (u64::MAX / 4, 0),
-            (Habit::Locks, Lock::Holds) => (below(400 * US), 0),
-            (Habit::Locks, _) => (below(100 * US), 0),
+            (Habit::Locks { .. }, Lock::Holds) => (below(400 * US), 0),
+            (Habit::Locks { .. }, _) => (below(100 * US), 0),
             (Habit::Naps, _) => (below(8 * MS), below(6 * MS)),
             (Habit::Blocks, _) => (below(MS), below(MS / 4)),
             (Habit::Rests, _) => (below(MS), below(16 * MS)),
             (Habit::Relays, _) => (29 * MS / 10, u64::MAX / 4),
         };
         match (one.habit, one.lock) {
-            (Habit::Locks, Lock::Holds) => self.unlock(vcpu),
-            (Habit::Locks, _) if std::mem::replace(&mut self.vms[vm].held, true) => {
-                self.vcpus[vcpu].lock = Lock::Spins;
-                self.vms[vm].queue.push(vcpu);
-            }
-            (Habit::Locks, _) => self.vcpus[vcpu].lock = Lock::Holds,
+            (Habit::Locks { .. }, Lock::Holds) => self.unlock(vcpu),
+            (Habit::Locks { yields }, _) => self.lock(vcpu, yields),
             _ => {}
         }
         false
@@ -370,15 +369,21 @@ impl Machine {
         }
     }
 
-    fn unlock(&mut self, vcpu: usize) {
-        let vm = self.vcpus[vcpu].vm;
-        self.vcpus[vcpu].lock = Lock::No;
-        self.vms[vm].locked += 1;
-        if self.vms[vm].queue.is_empty() {
-            self.vms[vm].held = false;
-            return;
+    fn lock(&mut self, vcpu: usize, yields: bool) {
+        let queue = &mut self.vms[self.vcpus[vcpu].vm].lock;
+        queue.push_back(vcpu);
+        self.vcpus[vcpu].lock = if queue.len() > 1 { Lock::Spins } else { Lock::Holds };
+        if yields {
+            self.at(self.now + SPINS, Event::Yield(vcpu));
         }
-        let next = self.vms[vm].queue.remove(0);
+    }
+
+    fn unlock(&mut self, vcpu: usize) {
+        let vm = &mut self.vms[self.vcpus[vcpu].vm];
+        self.vcpus[vcpu].lock = Lock::No;
+        vm.locked += 1;
+        vm.lock.pop_front();
+        let Some(&next) = vm.lock.front() else { return };
         if self.vcpus[next].on {
             self.advance(next);
         }
@@ -386,6 +391,13 @@ impl Machine {
         if self.vcpus[next].on {
             self.plan(next);
         }
+    }
+
+    /// The vCPU to which this one yields, if it runs and spins.
+    pub fn yields_to(&self, vcpu: usize) -> Option<usize> {
+        let one = &self.vcpus[vcpu];
+        let spins = one.on && one.lock == Lock::Spins;
+        self.vms[one.vm].lock.front().copied().filter(|_| spins)
     }
 
     fn sleeps(&self, vcpu: usize) -> bool {

@@ -425,6 +425,50 @@ fn switch(cpu: usize, prev: Current, next: Current, sleeps: bool) {
     });
 }
 
+/// `yield_to`, by KVM for the vCPU that runs on the CPU and spins.
+pub fn yield_to(cpu: usize, from: usize, to: usize) {
+    let waits = machine(|m| {
+        m.here = cpu;
+        m.update_current(cpu);
+        m.threads[to].queue.is_some()
+    });
+    if waits && native::guard_yield(task(from), Some(task(to))) {
+        schedule(cpu, false);
+    }
+}
+
+/// `set_cpus_allowed_ptr`. The mask has the CPU where the thread is.
+pub fn set_mask(pid: usize, mask: Mask) {
+    let (runs, queue, queued) = machine(|m| {
+        let thread = &m.threads[pid];
+        m.here = thread.cpu;
+        let queue = m.threads[pid].queue.inspect(|&queue| m.remove(pid, queue));
+        m.update_current(m.here);
+        let runs = m.cpus[m.here].current == Current::Thread(pid);
+        (runs, queue, m.threads[pid].task.is_queued())
+    });
+    // `sched_change_begin`: `dequeue_task_scx`.
+    if queue.is_some_and(|queue| queue != LOCAL) {
+        native::guard_dequeue(task(pid), 0);
+    }
+    if runs {
+        native::guard_stopping(task(pid), false);
+    }
+    if queued {
+        native::guard_quiescent(task(pid), 0);
+    }
+    machine(|m| m.threads[pid].mask = mask);
+    // `sched_change_end`: `enqueue_task_scx`, and `set_next_task_scx` without `ops.enqueue`.
+    if queued {
+        native::guard_runnable(task(pid), 0);
+    }
+    if runs {
+        native::guard_running(task(pid));
+    } else if queued {
+        enqueue(pid, 0);
+    }
+}
+
 /// `sched_tick`. The tick stops while the CPU is idle.
 pub fn tick(cpu: usize) {
     let current = machine(|m| {

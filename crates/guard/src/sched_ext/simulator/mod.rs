@@ -36,13 +36,15 @@ enum Event {
     Work(usize, u64),
     /// Something wakes the vCPU, on that CPU.
     Wake(usize, usize),
+    /// The vCPU has spun for long, if it still does.
+    Yield(usize),
     /// The vCPU's tick is due, if it waits for a CPU still.
     GuestTick(usize, u64),
     /// Threads of other classes come to the CPU or go, for those times in the mean.
     Ordinary(usize, u64, u64),
 }
 
-/// The scheduler has one set of variables.
+/// The scheduler has one set of variables. So a test has one host at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// A host that guard schedules.
@@ -89,15 +91,17 @@ impl Host {
         native::native_add_vcpu(machine(|m| m.vcpus[vcpu].pid as u32), vcpu as u32);
     }
 
-    /// A vCPU that may run on those CPUs only.
-    fn pin(&self, vcpu: usize, cpus: impl IntoIterator<Item = usize>) -> usize {
-        machine(|m| {
-            let thread = &mut m.threads[m.vcpus[vcpu].pid];
-            let cpus: Vec<usize> = cpus.into_iter().collect();
-            thread.cpu = cpus[0];
-            thread.mask = Mask::of(cpus);
+    /// The vCPU may run on those CPUs only. It is on the first of them, or sleeps.
+    fn pin(&self, vcpu: usize, cpus: impl IntoIterator<Item = usize>) {
+        let cpus: Vec<usize> = cpus.into_iter().collect();
+        let pid = machine(|m| {
+            let pid = m.vcpus[vcpu].pid;
+            if !m.threads[pid].task.is_queued() {
+                m.threads[pid].cpu = cpus[0];
+            }
+            pid
         });
-        vcpu
+        kernel::set_mask(pid, Mask::of(cpus));
     }
 
     /// Threads of other classes run on the CPU for `runs`, and not for `rests`, in the mean.
@@ -164,6 +168,13 @@ fn handle(event: Event) {
             });
             if let Some(pid) = wakes {
                 kernel::wake(pid, here);
+            }
+        }
+        Event::Yield(vcpu) => {
+            let pid = |m: &Machine, vcpu: usize| m.vcpus[vcpu].pid;
+            let (from, to) = machine(|m| (pid(m, vcpu), m.yields_to(vcpu).map(|to| pid(m, to))));
+            if let Some(to) = to {
+                kernel::yield_to(machine(|m| m.threads[from].cpu), from, to);
             }
         }
         Event::GuestTick(vcpu, plan) => {

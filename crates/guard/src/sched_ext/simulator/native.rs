@@ -12,6 +12,7 @@ unsafe extern "C" {
     pub safe fn guard_enqueue(task: &TaskStruct, flags: u64);
     pub safe fn guard_dequeue(task: &TaskStruct, flags: u64);
     pub safe fn guard_dispatch(cpu: i32, prev: Option<&TaskStruct>);
+    pub safe fn guard_yield(from: &TaskStruct, to: Option<&TaskStruct>) -> bool;
     pub safe fn guard_runnable(task: &TaskStruct, flags: u64);
     pub safe fn guard_running(task: &TaskStruct);
     pub safe fn guard_ticks(task: &TaskStruct);

@@ -132,12 +132,35 @@ fn vms_have_their_share_where_they_cannot_leave() {
         let many = host.vcpus(100, PLAIN, habit, 4);
         let one = host.vcpus(100, PLAIN, Computes, 1);
         let other = host.vcpus(100, PLAIN, Computes, 1);
-        (0..5).for_each(|vcpu| _ = host.pin(vcpu, [0]));
+        (0..5).for_each(|vcpu| host.pin(vcpu, [0]));
         host.pin(5, [1]);
         host.run(10 * S);
         assert_share(&host, many, 0.25, 0.03);
         assert_share(&host, one, 0.25, 0.03);
         assert_share(&host, other, 0.5, 0.03);
+    }
+}
+
+/// The turn of a vCPU goes on after a change of its CPUs, or after an ordinary thread: it ends when
+/// it would have ended.
+#[test]
+fn a_turn_that_is_interrupted_is_one_turn() {
+    for changes in [true, false] {
+        let host = Host::new(1, 1);
+        let vms = [0; 2].map(|_| host.vcpus(100, FULL, Computes, 1));
+        if !changes {
+            host.ordinary(0, 20 * US, 300 * US);
+        }
+        for _ in 0..10_000 {
+            host.run(300 * US);
+            if changes {
+                host.pin(0, [0]);
+            }
+        }
+        for vm in vms {
+            assert_share(&host, vm, 0.5, 0.01);
+            assert!(host.longest_wait(vm) < 3 * SLICE, "{}", host.longest_wait(vm));
+        }
     }
 }
 
@@ -147,7 +170,7 @@ fn masks_are_kept_and_cost_nobody_a_share() {
     let host = Host::new(4, 1);
     for (vm, cpus) in [(0, 0..2), (1, 2..4), (2, 0..4)] {
         host.vcpus(100, FULL, Computes, 4);
-        (vm * 4..vm * 4 + 4).for_each(|vcpu| _ = host.pin(vcpu, cpus.clone()));
+        (vm * 4..vm * 4 + 4).for_each(|vcpu| host.pin(vcpu, cpus.clone()));
     }
     host.run(10 * S);
     (0..3).for_each(|vm| assert_share(&host, vm, 1.0 / 3.0, 0.05));
@@ -291,23 +314,29 @@ fn vcpus_leave_critical_sections_first() {
 /// A holder of the VM's lock runs for those who spin for it.
 #[test]
 fn vcpus_that_spin_give_way() {
-    let [plain, full] = [PLAIN, FULL].map(|policies| {
+    let locked = |policies, yields| {
         let host = Host::new(2, 1);
-        let locks = host.vcpus(100, policies, Locks, 4);
+        let locks = host.vcpus(100, policies, Locks { yields }, 4);
         host.vcpus(100, policies, Computes, 2);
         host.run(5 * S);
-        let gave_way = host.told(locks, |guest| guest.gave_way);
+        let (gave_way, yielded) = host.told(locks, |g| (g.gave_way, g.yielded.count));
         assert_eq!(gave_way > 100, policies == FULL, "{gave_way}");
+        assert_eq!(yielded > 100, policies == FULL || yields, "{yielded}");
+        assert_share(&host, locks, 0.5, 0.01);
+        assert_bounds(&host, 5 * S);
         machine(|m| m.vms[locks].locked)
-    });
-    assert!(full > 5 * plain, "{plain} {full}");
+    };
+    let plain = locked(PLAIN, false);
+    for (policies, yields) in [(PLAIN, true), (FULL, false), (FULL, true)] {
+        assert!(locked(policies, yields) > plain);
+    }
 }
 
 /// The lab's `lowweight`: a vCPU of little weight shares its CPU with three hogs.
 fn lowweight(policies: u32, hogs: usize) -> (u64, u64) {
     let host = Host::new(2, 1);
     let vm = host.vcpus(10, policies, Computes, 2);
-    (0..2).for_each(|cpu| _ = host.pin(cpu, [cpu]));
+    (0..2).for_each(|cpu| host.pin(cpu, [cpu]));
     for hog in 0..hogs {
         host.vcpus(100, policies, Computes, 1);
         host.pin(2 + hog, [0]);
