@@ -48,7 +48,7 @@ DEMO_OUT := lab-results/demo-$(shell date +%Y%m%d-%H%M%S)
 
 help:
 	@echo 'make demo      set everything up, then show the problem and its cure in real VMs, in six lines'
-	@echo 'make bench     the runtime beside its peers, and its targets: tables, and a page with charts in bench-results/'
+	@echo 'make bench     the runtime beside its peers, and its targets: tables'
 	@echo 'make build     the reprieve command and the guests'"'"' init, in $(OUT)'
 	@echo 'make test      format and lint checks, and all tests but the long ones; boots real guests'
 	@echo 'make test-rcu  the tests of the runtime alone: optimized, and built broken on purpose (part of make test)'
@@ -78,8 +78,7 @@ demo: setup init
 # A busy machine shows in the spread.
 BENCH_SECONDS = 480
 bench: build
-	@mkdir -p bench-results
-	$(OUT)/reprieve bench all --seconds $(BENCH_SECONDS) --html bench-results/all.html
+	$(OUT)/reprieve bench all --seconds $(BENCH_SECONDS)
 
 pictures: setup-test build
 	$(CARGO) build --locked --release -p reprieve-watch -p reprieve-lab --example pictures --example first_picture

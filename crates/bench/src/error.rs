@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Why a run fails.
 
-use std::path::PathBuf;
-
 /// Errors of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -36,17 +34,6 @@ pub enum Error {
     /// The runtime could not do what a benchmark needs.
     #[error(transparent)]
     Runtime(#[from] reprieve::Error),
-    /// The page could not be written.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A chart could not be drawn.
-    #[error("cannot draw the chart: {0}")]
-    Chart(String),
 }
 
 /// Result with this crate's error.

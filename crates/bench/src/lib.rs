@@ -41,7 +41,7 @@ mod threads;
 pub use bench::{Bench, run};
 pub use error::{Error, Result};
 pub use options::Options;
-pub use report::{markdown, summary_markdown, summary_text, text, write_html, write_summary_html};
+pub use report::{markdown, summary_markdown, summary_text, text};
 pub use result::{Column, Conditions, Figure, Outcome, Row, Unit};
 pub use subject::{Class, FAMILIES, NO_URCU, URCU};
 pub use summary::{Line, Peer, Summary, Target, run_all};

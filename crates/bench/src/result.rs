@@ -64,8 +64,6 @@ pub struct Column {
     pub unit: Unit,
     /// Whether more is better.
     pub more_is_better: bool,
-    /// Whether the chart shows it.
-    pub charted: bool,
 }
 
 /// A figure.
@@ -385,7 +383,7 @@ mod tests {
     use super::*;
 
     fn column(more_is_better: bool) -> Column {
-        Column { title: "t".into(), unit: Unit::Nanoseconds, more_is_better, charted: true }
+        Column { title: "t".into(), unit: Unit::Nanoseconds, more_is_better }
     }
 
     #[test]

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve bench`.
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use reprieve_bench::{
     Bench, Options, Outcome, Summary, markdown, run, run_all, summary_markdown, summary_text, text,
-    write_html, write_summary_html,
 };
 use reprieve_lab::progress;
 use reprieve_lab::progress::{Progress, Silent};
 use reprieve_lab::signals::cancel_on_signal;
-use reprieve_page::output::{print, print_json, tell, width_or};
-use std::io::{ErrorKind, IsTerminal, stderr};
-use std::path::{Path, PathBuf};
+use reprieve_page::output::{print, print_json, width_or};
+use std::io::{IsTerminal, stderr};
 use std::time::Duration;
 
 #[derive(Args)]
@@ -46,9 +44,6 @@ pub struct BenchArgs {
     /// In `locks`: busy threads per CPU that take no lock (list)
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = Bench::DEFAULT_HOGS)]
     hogs: Vec<usize>,
-    /// Write a page with the tables and charts
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -71,9 +66,6 @@ fn names() -> impl TypedValueParser<Value = Name> {
 
 pub fn main(args: BenchArgs) -> Result<()> {
     let cancel = cancel_on_signal()?;
-    if let Some(path) = &args.html {
-        check_page(path).with_context(|| path.display().to_string())?;
-    }
     let seconds = args.seconds.unwrap_or(if args.name.0.is_some() { 60.0 } else { 480.0 });
     // A value that is not a number of seconds is out of the range that is checked.
     let length = Duration::try_from_secs_f64(seconds).unwrap_or_default();
@@ -123,52 +115,15 @@ fn microseconds(us: f64) -> Duration {
     Duration::try_from_secs_f64(us / 1e6).unwrap_or_default()
 }
 
-/// Fails where no page can be written: better before the measurement than after it.
-fn check_page(path: &Path) -> std::io::Result<()> {
-    if ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc/self/fd"]
-        .iter()
-        .any(|p| path.starts_with(p))
-    {
-        return Ok(());
-    }
-    let path = path.canonicalize().unwrap_or(path.to_owned());
-    match (path.metadata(), path.parent()) {
-        (Ok(found), _) if found.is_dir() => Err(ErrorKind::IsADirectory.into()),
-        (Ok(found), _) if !found.is_file() => Ok(()),
-        (_, None) => Err(ErrorKind::NotFound.into()),
-        // A file of the same directory replaces the old one.
-        (_, Some(directory)) => tempfile::tempfile_in(Path::new(".").join(directory)).map(drop),
-    }
-}
-
-/// The tables are there also if the page cannot be written, and the other way round.
 fn show_one(args: &BenchArgs, outcome: &Outcome) -> Result<()> {
-    let printed = match (args.json, args.markdown) {
+    match (args.json, args.markdown) {
         (true, _) => print_json(outcome),
         (_, true) => print(&markdown(outcome)),
         _ => print(&text(outcome, width_or(0))),
-    };
-    let page = args.html.as_ref().map_or(Ok(()), |path| write_html(outcome, path));
-    printed.and(page.map_err(Into::into))
-}
-
-/// As [`show_one`].
-fn show_all(args: &BenchArgs, summary: &Summary) -> Result<()> {
-    let printed = print_all(args, summary);
-    let page = args.html.as_ref().map_or(Ok(()), |path| write_page(path, summary));
-    printed.and(page)
-}
-
-/// A page with a part of the benchmarks does not replace another.
-fn write_page(path: &Path, summary: &Summary) -> Result<()> {
-    if !summary.missing.is_empty() && path.is_file() {
-        tell(format!("{}: kept as it was", path.display()));
-        return Ok(());
     }
-    Ok(write_summary_html(summary, path)?)
 }
 
-fn print_all(args: &BenchArgs, summary: &Summary) -> Result<()> {
+fn show_all(args: &BenchArgs, summary: &Summary) -> Result<()> {
     match (args.json, args.markdown) {
         (true, _) => print_json(summary),
         (_, true) => print(&summary_markdown(summary)),
@@ -179,30 +134,5 @@ fn print_all(args: &BenchArgs, summary: &Summary) -> Result<()> {
             // In a file nothing need be folded.
             print(&summary_text(summary, width_or(0)))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_part_does_not_replace_a_page() {
-        let dir = tempfile::tempdir().unwrap();
-        let page = dir.path().join("all.html");
-        let summary = |missing| Summary {
-            lines: vec![],
-            benches: vec![],
-            missing,
-            notes: vec!["part".into()],
-        };
-        std::fs::write(&page, "whole").unwrap();
-        write_page(&page, &summary(vec!["map"])).unwrap();
-        assert_eq!(std::fs::read(&page).unwrap(), b"whole");
-        write_page(&page, &summary(vec![])).unwrap();
-        assert_ne!(std::fs::read(&page).unwrap(), b"whole");
-        std::fs::remove_file(&page).unwrap();
-        write_page(&page, &summary(vec!["map"])).unwrap();
-        assert!(std::fs::read_to_string(&page).unwrap().contains("part"));
     }
 }

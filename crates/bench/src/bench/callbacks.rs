@@ -51,12 +51,11 @@ const RATE: usize = 0;
 const LATENCY: Shown = &[(1, Statistic::Mean), (2, Statistic::P99), (3, Statistic::Samples)];
 
 fn columns() -> Vec<Column> {
-    let other = |title, unit| Column { charted: false, ..column(title, unit) };
     vec![
         Column { more_is_better: true, ..column("registered and run", Unit::KiloPerSecond) },
-        other("latency, mean", Unit::Milliseconds),
-        other("latency, p99", Unit::Milliseconds),
-        other("samples", Unit::Count),
+        column("latency, mean", Unit::Milliseconds),
+        column("latency, p99", Unit::Milliseconds),
+        column("samples", Unit::Count),
     ]
 }
 

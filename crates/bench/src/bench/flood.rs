@@ -21,15 +21,11 @@ use std::time::{Duration, Instant};
 const NODE: usize = 1024;
 
 pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
-    let rate = |title: &str, charted| Column {
-        more_is_better: true,
-        charted,
-        ..column(title, Unit::KiloPerSecond)
-    };
+    let rate = |title: &str| Column { more_is_better: true, ..column(title, Unit::KiloPerSecond) };
     let mut recorder = Recorder::new(vec![
         column("peak garbage", Unit::Megabytes),
-        rate("updates", true),
-        rate("lookups", false),
+        rate("updates"),
+        rate("lookups"),
     ]);
     let mut kinds = choose(&Kind::ALL, &options.against)?;
     // Nothing is freed there, or there is no table.

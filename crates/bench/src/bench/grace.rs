@@ -109,17 +109,14 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
 }
 
 fn columns() -> Vec<Column> {
-    let part = |what: &'static str, shown: Shown, unit, charted: &'static [Statistic]| {
+    let part = |what: &'static str, shown: Shown, unit| {
         shown.iter().map(move |&(_, statistic)| {
             let unit = if statistic == Statistic::Samples { Unit::Count } else { unit };
-            Column {
-                charted: charted.contains(&statistic),
-                ..column(format!("{what}{}", statistic.title()), unit)
-            }
+            column(format!("{what}{}", statistic.title()), unit)
         })
     };
-    let periods = part("", PERIODS, Unit::Milliseconds, &[Statistic::Mean, Statistic::P99]);
-    periods.chain(part("update, ", UPDATES, Unit::Microseconds, &[Statistic::P99])).collect()
+    let periods = part("", PERIODS, Unit::Milliseconds);
+    periods.chain(part("update, ", UPDATES, Unit::Microseconds)).collect()
 }
 
 /// The writer rests this long between two grace periods, or two bursts of updates.

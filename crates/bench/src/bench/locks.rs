@@ -65,20 +65,15 @@ const ALONE: usize = 4;
 const PER_CPU: usize = 5;
 
 fn columns() -> Vec<Column> {
-    let more = |title: &str, unit, charted| Column {
-        more_is_better: true,
-        charted,
-        ..column(title, unit)
-    };
-    let uncharted = |title: &str, unit| Column { charted: false, ..column(title, unit) };
+    let more = |title: &str, unit| Column { more_is_better: true, ..column(title, unit) };
     vec![
-        more("sections", Unit::KiloPerSecond, true),
+        more("sections", Unit::KiloPerSecond),
         column("wait, p99", Unit::Microseconds),
-        uncharted("wait, longest", Unit::Milliseconds),
-        more("fairness", Unit::Percent, false),
+        column("wait, longest", Unit::Milliseconds),
+        more("fairness", Unit::Percent),
         column("lock and unlock", Unit::Nanoseconds),
-        more("per CPU second", Unit::KiloPerSecond, false),
-        uncharted("samples", Unit::Count),
+        more("per CPU second", Unit::KiloPerSecond),
+        column("samples", Unit::Count),
     ]
 }
 

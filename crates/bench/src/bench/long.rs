@@ -54,7 +54,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         rate("traversals"),
         column("CPU per traversal", Unit::Microseconds),
         column("peak garbage", Unit::Megabytes),
-        Column { charted: false, ..rate("updates") },
+        rate("updates"),
     ]);
     let mut jobs = vec![];
     let kinds = choose(&SUBJECTS, &options.against)?;

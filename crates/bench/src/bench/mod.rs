@@ -289,7 +289,7 @@ pub fn check_length(length: Duration) -> Result<()> {
 }
 
 fn column(title: impl Into<String>, unit: Unit) -> Column {
-    Column { title: title.into(), unit, more_is_better: false, charted: true }
+    Column { title: title.into(), unit, more_is_better: false }
 }
 
 fn reader_label(n: usize) -> String {

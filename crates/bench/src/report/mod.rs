@@ -1,39 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The forms of a result: text for a terminal, Markdown, and an HTML page with charts.
+//! The forms of a result: text for a terminal, and Markdown.
 
-mod chart;
-mod html;
 mod markdown;
 mod text;
 
-use crate::error::{Error, Result};
-use crate::result::{Conditions, Outcome, Unit};
+use crate::result::{Conditions, Unit};
 use crate::summary::{Line, Summary};
-use std::path::Path;
 
 pub use markdown::{markdown, summary_markdown};
 pub use text::{summary_text, text};
-
-/// Writes a page with the table and the chart that needs no other file. Whole or not at all.
-///
-/// # Errors
-/// [`Error::Io`]; [`Error::Chart`].
-pub fn write_html(outcome: &Outcome, path: &Path) -> Result<()> {
-    write(html::page(outcome)?, path)
-}
-
-/// Writes a page of all benchmarks: their summary with a chart of the ratios, then each benchmark.
-///
-/// # Errors
-/// As [`write_html`].
-pub fn write_summary_html(summary: &Summary, path: &Path) -> Result<()> {
-    write(html::summary_page(summary)?, path)
-}
-
-fn write(page: String, path: &Path) -> Result<()> {
-    reprieve_page::write(path, page.as_bytes())
-        .map_err(|source| Error::Io { path: path.to_path_buf(), source })
-}
 
 /// Three significant digits.
 fn number(value: f64) -> String {
