@@ -6,14 +6,14 @@ use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use reprieve_lab::process::Cancel;
 use reprieve_lab::signals::cancel_on_signal;
-use reprieve_page::output::{print, print_to_reader, width};
+use reprieve_page::output::{print, print_to_reader, tell, width};
 use reprieve_watch::model::{Cost, VmSnapshot, VmState};
 use reprieve_watch::show::recording::{Recorded, Writer};
-use reprieve_watch::show::{self, Source, lines, page, prometheus, summary, terminal};
+use reprieve_watch::show::{self, Source, lines, prometheus, summary, terminal, trace};
 use reprieve_watch::{Options, Watch, Which};
-use std::io::Write as _;
+use std::io::{BufWriter, ErrorKind, Write as _};
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub struct WatchArgs {
     /// Serve metrics at http://ADDR:PORT/metrics
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     prometheus: Option<SocketAddr>,
-    /// Record events and snapshots to a new file, for `watch report`
+    /// Record events and snapshots to a new file, for `watch trace`
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Measure what watching costs, and print it at the end
@@ -48,24 +48,17 @@ pub struct WatchArgs {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make an HTML page with time lines from a recording
-    Report(ReportArgs),
-}
-
-#[derive(Args)]
-struct ReportArgs {
-    /// The recording of `watch --record`
-    file: PathBuf,
-    /// Where to write the page
-    #[arg(short, long, value_name = "FILE")]
-    out: PathBuf,
+    /// Print the time lines of a recording as a trace in JSON, for ui.perfetto.dev
+    Trace {
+        /// The recording of `watch --record`
+        file: PathBuf,
+    },
 }
 
 /// Exits with 1 if the time of `--for` passed and no VM or process was seen.
 pub fn main(args: WatchArgs) -> Result<ExitCode> {
-    if let Some(Command::Report(report)) = &args.command {
-        page::write(&report.file, &report.out)?;
-        return Ok(ExitCode::SUCCESS);
+    if let Some(Command::Trace { file }) = &args.command {
+        return print_trace(file);
     }
     let cancel = cancel_on_signal()?;
     open_more_files();
@@ -98,6 +91,16 @@ pub fn main(args: WatchArgs) -> Result<ExitCode> {
     let code = shown?;
     finished?;
     Ok(code)
+}
+
+/// A reader that has gone away is no error.
+fn print_trace(file: &Path) -> Result<ExitCode> {
+    match trace::write(file, BufWriter::new(std::io::stdout().lock())) {
+        Ok(true) => tell("warning: the recording was cut off; the trace ends there"),
+        Err(trace::Error::Io(error)) if error.kind() == ErrorKind::BrokenPipe => {}
+        other => _ = other?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn present(

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Makes the documents' pictures from a real run; `make pictures` (scripts/pictures) runs it.
 //!
-//!     pictures VM ALL.rec VM.rec REPORT.html OUT
+//!     pictures VM ALL.rec REPORT.html OUT
 //!
-//! `ALL.rec` and `VM.rec` are recordings of all VMs and of `VM` alone, `REPORT.html` is the lab's.
-//! The live view is drawn as `reprieve watch` draws it, into a buffer that becomes SVG; Chromium
-//! takes the pictures of the pages.
+//! `ALL.rec` is a recording of all VMs, `REPORT.html` is the lab's. The live view is drawn as
+//! `reprieve watch` draws it, into a buffer that becomes SVG; Chromium takes the picture of the page.
 
 use maud::{Markup, PreEscaped, html};
 use ratatui::Terminal;
@@ -15,7 +14,6 @@ use ratatui::crossterm::event::KeyCode;
 use ratatui::style::{Color, Modifier};
 use reprieve_browser::screenshot;
 use reprieve_watch::model::Snapshot;
-use reprieve_watch::show::page;
 use reprieve_watch::show::recording::{Reader, Record};
 use reprieve_watch::show::terminal::View;
 use std::path::Path;
@@ -30,21 +28,14 @@ const SETTLED: usize = 5;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [vm, all, one, report, out] = &arguments[..] else {
-        return Err("usage: pictures VM ALL.rec VM.rec REPORT.html OUT".into());
+    let [vm, all, report, out] = &arguments[..] else {
+        return Err("usage: pictures VM ALL.rec REPORT.html OUT".into());
     };
     let out = Path::new(out);
     let mut view = view(&snapshots(Path::new(all))?, vm)?;
     std::fs::write(out.join("watch.svg"), svg(&draw(&mut view)?))?;
     enter(&mut view, vm)?;
     std::fs::write(out.join("watch-vm.svg"), svg(&draw(&mut view)?))?;
-
-    let dir = tempfile::tempdir()?;
-    let html = dir.path().join("recording.html");
-    page::write(Path::new(one), &html)?;
-    // The first row of the table, which is the longest grace period. The window has room for the
-    // whole page, since headless Chromium takes no good picture of a page that it scrolled.
-    screenshot(&html, "#gp-0-0", (1100, 1150), &out.join("recording.png"));
     screenshot(Path::new(report), "", (1100, 1000), &out.join("report.png"));
     Ok(())
 }

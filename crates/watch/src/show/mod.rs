@@ -8,7 +8,7 @@
 //! - [`terminal`]: the live view;
 //! - [`lines`] and [`summary`]: where no terminal is, and at the end of a run of given length;
 //! - [`prometheus`]: metrics by HTTP;
-//! - [`recording`] and [`page`]: a file of events, and the HTML page with its time lines.
+//! - [`recording`] and [`trace`]: a file of events, and its time lines for a viewer of traces.
 //!
 //! Names and functions come from guests, who may put anything there: whatever leaves this module
 //! went through [`text::plain`] or an escaping writer.
@@ -16,7 +16,6 @@
 pub mod activity;
 pub mod histogram;
 pub mod lines;
-pub mod page;
 pub mod prometheus;
 pub mod recording;
 pub mod summary;
@@ -24,6 +23,7 @@ pub mod terminal;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod text;
+pub mod trace;
 pub mod verdict;
 
 use crate::model::{Event, Snapshot};
