@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Makes the documents' pictures from a real run; `make pictures` (scripts/pictures) runs it.
 //!
-//!     pictures VM ALL.rec REPORT.html OUT
+//!     pictures VM ALL.rec OUT
 //!
-//! `ALL.rec` is a recording of all VMs, `REPORT.html` is the lab's. The live view is drawn as
-//! `reprieve watch` draws it, into a buffer that becomes SVG; Chromium takes the picture of the page.
+//! `ALL.rec` is a recording of all VMs. The live view is drawn as `reprieve watch` draws it, into a
+//! buffer that becomes SVG.
 
 use maud::{Markup, PreEscaped, html};
 use ratatui::Terminal;
@@ -12,7 +12,6 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::crossterm::event::KeyCode;
 use ratatui::style::{Color, Modifier};
-use reprieve_browser::screenshot;
 use reprieve_watch::model::Snapshot;
 use reprieve_watch::show::recording::{Reader, Record};
 use reprieve_watch::show::terminal::View;
@@ -28,15 +27,14 @@ const SETTLED: usize = 5;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [vm, all, report, out] = &arguments[..] else {
-        return Err("usage: pictures VM ALL.rec REPORT.html OUT".into());
+    let [vm, all, out] = &arguments[..] else {
+        return Err("usage: pictures VM ALL.rec OUT".into());
     };
     let out = Path::new(out);
     let mut view = view(&snapshots(Path::new(all))?, vm)?;
     std::fs::write(out.join("watch.svg"), svg(&draw(&mut view)?))?;
     enter(&mut view, vm)?;
     std::fs::write(out.join("watch-vm.svg"), svg(&draw(&mut view)?))?;
-    screenshot(Path::new(report), "", (1100, 1000), &out.join("report.png"));
     Ok(())
 }
 

@@ -209,5 +209,5 @@ pub fn html(cells: &[Cell]) -> String {
             } }
         }
     };
-    document(Page { title: TITLE, style, script: None, body })
+    document(Page { title: TITLE, style, body })
 }

@@ -67,7 +67,7 @@ pub fn page(entries: &[Entry]) -> Result<String> {
         (definitions(&items))
         @for entry in entries { (settings::section(entry)) }
     };
-    Ok(document(Page { title: &title, style: STYLE, script: None, body }))
+    Ok(document(Page { title: &title, style: STYLE, body }))
 }
 
 fn items<'a>(entries: &'a [Entry<'a>]) -> Vec<Item<'a>> {
