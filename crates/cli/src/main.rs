@@ -32,7 +32,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// RCU-reader preemption in real VMs: run, report, compare
+    /// RCU-reader preemption in real VMs
     #[command(subcommand)]
     Lab(lab::Command),
     /// Check that restartable code in ELF files never leaves its section

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::experiments;
 use crate::images::Images;
 use crate::progress;
-use crate::report::{self, REPORT_FILE, Summary};
+use crate::report::{self, REPORT_FILE};
 use crate::signals::cancel_on_signal;
 use crate::{check, soak, threads};
 use anyhow::Result;
@@ -33,16 +33,14 @@ pub enum Command {
     },
     /// Run experiments; a list option given several times makes one column per combination
     Run(Box<run::RunArgs>),
-    /// Render runs again, or compare several
+    /// Render a run again
     Report {
-        /// Result directories of `lab run`
-        #[arg(required = true)]
-        dirs: Vec<PathBuf>,
-        /// The directory for the report [default: that of the run; lab-results/comparison for
-        /// several runs]
+        /// The directory of a `lab run`
+        dir: PathBuf,
+        /// The directory for the report [default: that of the run]
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
-        /// Print the summaries as JSON
+        /// Print the summary as JSON
         #[arg(long)]
         json: bool,
     },
@@ -110,7 +108,7 @@ pub fn main(command: Command) -> Result<()> {
     match command {
         Command::List { json } => list(json),
         Command::Run(args) => run::main(*args),
-        Command::Report { dirs, out, json } => report(&dirs, out, json),
+        Command::Report { dir, out, json } => report(&dir, out, json),
         Command::Check(args) => check::main(&args),
         Command::Search(args) => search::main(*args),
         Command::Results(args) => results::main(*args),
@@ -143,43 +141,24 @@ fn list(json: bool) -> Result<()> {
     print(&text)
 }
 
-fn report(dirs: &[PathBuf], out: Option<PathBuf>, json: bool) -> Result<()> {
+fn report(dir: &Path, out: Option<PathBuf>, json: bool) -> Result<()> {
     // The table comes first: where no file can be written, it is the report.
-    let show = |summaries: &[Summary], text: String| {
-        if json { print_json(&summaries) } else { print(&text) }
-    };
-    let made = |out: &Path| fs::create_dir_all(out).map_err(Error::io(out));
-    let page = match (dirs, out) {
-        ([dir], out) => {
-            let run = report::load(dir)?;
-            let summary = report::summarize(&run);
-            let text = summary.to_text(width());
-            show(std::slice::from_ref(&summary), text)?;
-            let own = out.is_none();
-            let out = out.unwrap_or_else(|| dir.clone());
-            made(&out)?;
-            match report::save(&run, &summary, &out) {
-                // The results of another user, or a medium that cannot be written.
-                Err(Error::Io { path, source }) if own && read_only(&source) => {
-                    let path = path.display();
-                    tell(format!("warning: {path}: {source}; --out writes elsewhere"));
-                    return Ok(());
-                }
-                saved => saved?,
-            }
-            out.join(REPORT_FILE)
+    let run = report::load(dir)?;
+    let summary = report::summarize(&run);
+    if json { print_json(&summary) } else { print(&summary.to_text(width())) }?;
+    let own = out.is_none();
+    let out = out.unwrap_or_else(|| dir.to_owned());
+    fs::create_dir_all(&out).map_err(Error::io(&out))?;
+    match report::save(&run, &summary, &out) {
+        // The results of another user, or a medium that cannot be written.
+        Err(Error::Io { path, source }) if own && read_only(&source) => {
+            let path = path.display();
+            tell(format!("warning: {path}: {source}; --out writes elsewhere"));
+            return Ok(());
         }
-        (dirs, out) => {
-            let comparison = report::compare(dirs)?;
-            show(&comparison.summaries, comparison.text(width()))?;
-            let out = out.unwrap_or_else(|| "lab-results/comparison".into());
-            made(&out)?;
-            let page = out.join(REPORT_FILE);
-            comparison.write(&page)?;
-            page
-        }
-    };
-    if json { Ok(()) } else { print(&format!("\nreport: {}\n", page.display())) }
+        saved => saved?,
+    }
+    if json { Ok(()) } else { print(&format!("\nreport: {}\n", out.join(REPORT_FILE).display())) }
 }
 
 fn read_only(error: &io::Error) -> bool {

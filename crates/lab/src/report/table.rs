@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The paper's table as text: for a terminal, and as Markdown.
+//! The paper's table as text for a terminal.
 //!
 //! A single variant gets the full table: a row per figure, baseline, overcommit, ratio and the
-//! paper's figures beside them. Several variants (or runs) get one row each in a compact table.
+//! paper's figures beside them. Several variants get one row each in a compact table.
 //! Everything fits 80 columns; what came from a guest or a file is freed of control characters
 //! first.
 
 use super::format::{self, plain};
 use super::policies;
 use super::summary::{Row, Summary, VariantSummary};
-use crate::plan::{Plan, Scenario, VmPlan};
+use crate::plan::{Plan, Scenario};
 use comfy_table::{
     Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, presets,
 };
@@ -124,45 +124,11 @@ impl Summary {
                 self.variants.iter().map(|v| (plain(&v.variant.label), v)).collect();
             out.push_str(&compact(self, &entries, width));
         }
-        out.push_str(&spreads(self, None, width));
+        out.push_str(&spreads(self, width));
         if let Some(costs) = &self.costs {
             let _ = write!(out, "\nCosts of this bed\n{}", costs.to_text());
         }
         out.push_str(&remarks(self, width));
-        out
-    }
-
-    /// The full table of every variant as Markdown, with headings of level 3.
-    pub fn to_markdown(&self) -> String {
-        let safe = |text: &str| plain(text).replace('|', "\\|").replace('<', "&lt;");
-        let mut out = String::new();
-        for variant in &self.variants {
-            let _ = writeln!(
-                out,
-                "### {}: {}\n\n{}\n",
-                safe(&self.experiment),
-                safe(&variant.variant.label),
-                safe(&conditions(self))
-            );
-            let mut table = Table::new();
-            table.load_preset(presets::ASCII_MARKDOWN);
-            table.set_header([
-                "",
-                "baseline",
-                "overcommit",
-                "ratio",
-                "paper: baseline",
-                "overcommit",
-                "ratio",
-            ]);
-            for row in &variant.rows {
-                let mut cells = vec![safe(&label(self, row))];
-                cells.extend(figures(row));
-                table.add_row(cells);
-            }
-            align(&mut table);
-            let _ = writeln!(out, "{table}\n");
-        }
         out
     }
 }
@@ -181,83 +147,6 @@ pub fn brief(
     align(&mut table);
     let (head, conditions) = (headline(s), paragraph(&conditions(s), width));
     format!("{head}\n{conditions}\n\n{}\n{}", trimmed(table), remarks(s, width))
-}
-
-/// Several runs, a row per run and variant; `runs` with the name of each.
-pub fn comparison(runs: &[(&str, &Summary)], width: usize) -> String {
-    let width = width.max(NARROWEST);
-    let mut out = String::new();
-    let Some((_, first)) = runs.first() else { return out };
-    for (name, summary) in runs {
-        let line = format!("{}: {}; {}", plain(name), headline(summary), conditions(summary));
-        let _ = writeln!(out, "{}", paragraph(&line, width));
-    }
-    let summaries: Vec<&Summary> = runs.iter().map(|(_, s)| *s).collect();
-    for difference in differences(&summaries) {
-        let _ = writeln!(out, "{}", paragraph(&format!("The runs differ in {difference}"), width));
-    }
-    out.push('\n');
-    let entries: Vec<(String, &VariantSummary)> = runs
-        .iter()
-        .flat_map(|(name, s)| {
-            s.variants.iter().map(move |v| {
-                let name = plain(name);
-                let several = s.variants.len() > 1;
-                (if several { format!("{name}: {}", plain(&v.variant.label)) } else { name }, v)
-            })
-        })
-        .collect();
-    out.push_str(&compact(first, &entries, width));
-    for (name, summary) in runs {
-        out.push_str(&spreads(summary, Some(name), width));
-    }
-    for (name, summary) in runs {
-        let remarks = remarks(summary, width);
-        if !remarks.is_empty() {
-            let _ = write!(out, "\n{}:{remarks}", plain(name));
-        }
-    }
-    out
-}
-
-/// Other settings in which compared runs differ, each as `what: one against other`.
-pub fn differences(runs: &[&Summary]) -> Vec<String> {
-    type Setting = (&'static str, fn(&Summary) -> String);
-    const SETTINGS: [Setting; 11] = [
-        ("scale", |s| scale(&s.plan)),
-        ("length of a phase", |s| format!("{} s", s.plan.phase_ms as f64 / 1000.0)),
-        ("vCPUs of the guest under test", |s| s.plan.subject.vcpus.to_string()),
-        ("memory of the guest under test", |s| format!("{} MiB", s.plan.subject.memory_mib)),
-        ("load of the guest under test", |s| {
-            serde_json::to_string(&s.plan.subject.workload).unwrap_or_default()
-        }),
-        ("competitors", |s| {
-            s.plan.competitors.iter().map(|vm| vm.name.as_str()).collect::<Vec<_>>().join(" ")
-        }),
-        ("cgroups", |s| {
-            let of = |vm: &VmPlan| match vm.cgroup.max_percent {
-                Some(percent) => format!("{}, {percent} %", vm.cgroup.weight),
-                None => vm.cgroup.weight.to_string(),
-            };
-            format!("cpu.weight {}", s.plan.vms().map(of).collect::<Vec<_>>().join(" "))
-        }),
-        ("kind of host", |s| format!("{} of {} CPUs", s.host.mode, s.host.cpus)),
-        ("time of the host", |s| s.host.dilation.to_string()),
-        ("host kernel", |s| s.host.kernel.clone()),
-        ("slice of the host's stock scheduler", |s| {
-            s.host.base_slice_ns.map_or("not known".into(), |ns| format!("{} ms", ns as f64 / 1e6))
-        }),
-    ];
-    let differing = |(what, of): &Setting| {
-        let mut values: Vec<String> = vec![];
-        for value in runs.iter().map(|s| plain(&of(s))) {
-            if !values.contains(&value) {
-                values.push(value);
-            }
-        }
-        (values.len() > 1).then(|| format!("{what}: {}", values.join(" against ")))
-    };
-    SETTINGS.iter().filter_map(differing).collect()
 }
 
 /// `membench, scale quick, 2026-11-20T16:00:00Z`
@@ -412,13 +301,12 @@ pub fn letter(i: usize) -> String {
 }
 
 /// The spread over the repeats of the rows in [`SPREAD`]; with several variants only of the first.
-fn spreads(s: &Summary, name: Option<&str>, width: usize) -> String {
-    let prefix = name.map(|n| format!("{}: ", plain(n))).unwrap_or_default();
+fn spreads(s: &Summary, width: usize) -> String {
     if s.plan.repeat < 2 {
-        return format!("\n{prefix}one repeat, so no spread is known\n");
+        return "\none repeat, so no spread is known\n".into();
     }
     let several = s.variants.len() > 1;
-    let keys = if several || name.is_some() { &SPREAD[..1] } else { &SPREAD[..] };
+    let keys = if several { &SPREAD[..1] } else { &SPREAD[..] };
     let mut table = bare(width);
     table.set_header(["", "baseline\nmin..max", "\ncv", "overcommit\nmin..max", "\ncv"]);
     for variant in &s.variants {
@@ -437,7 +325,7 @@ fn spreads(s: &Summary, name: Option<&str>, width: usize) -> String {
     }
     align(&mut table);
     let what = if several { "GP mean, ms, " } else { "" };
-    format!("\n{prefix}{what}spread over {} repeats\n{}\n", s.plan.repeat, trimmed(table))
+    format!("\n{what}spread over {} repeats\n{}\n", s.plan.repeat, trimmed(table))
 }
 
 /// Why the run is incomplete, where the paper's figures mean something else, and the notices.

@@ -46,10 +46,9 @@ pub struct Scales {
 }
 
 impl Scales {
-    /// `phases`: how many phases the page shows, of all its runs.
-    pub fn of(run: &Run, phases: usize) -> Scales {
+    pub fn of(run: &Run) -> Scales {
         let (least, most) = BUCKETS_PER_PHASE.into_inner();
-        let buckets = (BUCKETS / phases.max(1)).clamp(least, most);
+        let buckets = (BUCKETS / run.phases.len().max(1)).clamp(least, most);
         let whole = || run.phases.iter().filter(|p| p.end.is_some());
         let mut most_free = vec![0; run.plan.variants.len()];
         for phase in whole() {
@@ -193,16 +192,17 @@ pub fn distribution_chart(run: &Run, variant: usize, quantity: Quantity) -> Resu
     draw_distribution(quantity, &series, range).map(Some)
 }
 
-/// Cumulative distributions of several (run, variant), in the colours [`Colour::series`]: a chart
+/// Cumulative distributions of several variants, in the colours [`Colour::series`]: a chart
 /// per scenario, on the same axes. Without the scenarios that have no value.
 pub fn comparison_charts(
-    entries: &[(&Run, usize)],
+    run: &Run,
+    variants: Range<usize>,
     quantity: Quantity,
 ) -> Result<Vec<(Scenario, String)>> {
     let of = |scenario| -> Vec<Series> {
-        let series = entries.iter().enumerate().filter_map(|(i, &(run, variant))| {
+        let series = variants.clone().filter_map(|variant| {
             let phases = run.measured(variant, scenario).into_values().collect();
-            cumulative_series(run, phases, quantity, Colour::series(i), 1.0)
+            cumulative_series(run, phases, quantity, Colour::series(variant), 1.0)
         });
         series.collect()
     };

@@ -14,7 +14,7 @@ use super::figures::{self, Quantity, SCENARIOS, Scales};
 use super::format::plain;
 use super::load::Run;
 use super::policies;
-use super::summary::{Summary, scenario_name};
+use super::summary::{Summary, VariantSummary, scenario_name};
 use super::table;
 use crate::error::Result;
 use maud::{Markup, PreEscaped, html};
@@ -22,123 +22,79 @@ use reprieve_page::{Page, document};
 
 const STYLE: &str = include_str!("style.css");
 
-/// A run on the page.
-pub struct Entry<'a> {
-    /// The difference to the other runs; `None` when it is alone.
-    pub name: Option<String>,
-    pub run: &'a Run,
-    pub summary: &'a Summary,
-}
-
 /// A variant of a run on the page.
 struct Item<'a> {
     /// The name of it everywhere on the page.
     title: String,
     /// Short, for charts: `A`, `B`; empty when there is but one.
     letter: String,
-    entry: &'a Entry<'a>,
+    run: &'a Run,
+    summary: &'a Summary,
     variant: usize,
 }
 
-/// The page for `entries`, which are of one experiment.
-pub fn page(entries: &[Entry]) -> Result<String> {
-    let items = items(entries);
-    let title = match entries {
-        [one] => format!("{} - Reprieve lab", plain(&one.summary.experiment)),
-        _ => format!(
-            "{}, {} runs - Reprieve lab",
-            entries.first().map(|e| plain(&e.summary.experiment)).unwrap_or_default(),
-            entries.len()
-        ),
-    };
+/// The page of a run.
+pub fn page(run: &Run, summary: &Summary) -> Result<String> {
+    let items = items(run, summary);
+    let title = format!("{} - Reprieve lab", plain(&summary.experiment));
     let mut sections = vec![];
-    let phases = entries.iter().map(|e| e.run.phases.len()).sum();
     for item in &items {
-        sections.push(section(item, items.len() > 1, phases)?);
+        sections.push(section(item, items.len() > 1)?);
     }
     let overview = overview(&items)?;
     let spread = spread(&items)?;
     let body = html! {
-        (heading(entries))
+        (heading(summary))
         (overview)
         @if items.len() > 1 { (spread) }
         @for section in &sections { (section) }
         @if items.len() == 1 { (spread) }
         (definitions(&items))
-        @for entry in entries { (settings::section(entry)) }
+        (settings::section(summary))
     };
     Ok(document(Page { title: &title, style: STYLE, body }))
 }
 
-fn items<'a>(entries: &'a [Entry<'a>]) -> Vec<Item<'a>> {
-    let mut items = vec![];
-    let several = entries.len() > 1 || entries.iter().any(|e| e.summary.variants.len() > 1);
-    for entry in entries {
-        for (variant, v) in entry.summary.variants.iter().enumerate() {
-            let label = plain(&v.variant.label);
-            let title = match &entry.name {
-                Some(name) if entry.summary.variants.len() > 1 => {
-                    format!("{}: {label}", plain(name))
-                }
-                Some(name) => plain(name),
-                None => label,
-            };
-            let letter = if several { table::letter(items.len()) } else { String::new() };
-            items.push(Item { title, letter, entry, variant });
-        }
-    }
-    items
+fn items<'a>(run: &'a Run, summary: &'a Summary) -> Vec<Item<'a>> {
+    let several = summary.variants.len() > 1;
+    let item = |(variant, v): (usize, &VariantSummary)| {
+        let letter = if several { table::letter(variant) } else { String::new() };
+        Item { title: plain(&v.variant.label), letter, run, summary, variant }
+    };
+    summary.variants.iter().enumerate().map(item).collect()
 }
 
-fn heading(entries: &[Entry]) -> Markup {
-    let summaries: Vec<&Summary> = entries.iter().map(|e| e.summary).collect();
-    let differences = table::differences(&summaries);
+fn heading(s: &Summary) -> Markup {
     html! {
         header {
-            @if let Some(first) = entries.first() {
-                h1 { (plain(&first.summary.experiment)) ": a guest alone, then on an overcommitted host" }
-            }
-            @for entry in entries {
-                @let s = entry.summary;
-                p class="soft" {
-                    @if let Some(name) = &entry.name { strong { (plain(name)) } ": " }
-                    (plain(&s.started)) ", " (table::scale(&s.plan)) ", " (table::conditions(s))
-                }
-                @if !s.complete {
-                    div class="warn incomplete" {
-                        strong { "Incomplete run" }
-                        @if let Some(name) = &entry.name { " (" (plain(name)) ")" }
-                        ": " (plain(s.incomplete_reason.as_deref().unwrap_or("no reason recorded")))
-                        ". The figures are those measured until then."
-                    }
-                }
-                @if !s.notices.is_empty() {
-                    div class="warn notices" {
-                        strong { "Notices" }
-                        @if let Some(name) = &entry.name { " (" (plain(name)) ")" }
-                        ul { @for notice in &s.notices { li { (plain(notice)) } } }
-                    }
+            h1 { (plain(&s.experiment)) ": a guest alone, then on an overcommitted host" }
+            p class="soft" { (plain(&s.started)) ", " (table::scale(&s.plan)) ", " (table::conditions(s)) }
+            @if !s.complete {
+                div class="warn incomplete" {
+                    strong { "Incomplete run" }
+                    ": " (plain(s.incomplete_reason.as_deref().unwrap_or("no reason recorded")))
+                    ". The figures are those measured until then."
                 }
             }
-            @if !differences.is_empty() {
-                div class="warn differences" {
-                    strong { "The runs differ in" }
-                    ul { @for difference in &differences { li { (difference) } } }
+            @if !s.notices.is_empty() {
+                div class="warn notices" {
+                    strong { "Notices" }
+                    ul { @for notice in &s.notices { li { (plain(notice)) } } }
                 }
             }
         }
     }
 }
 
-/// Comparisons of variants and runs with each other; nothing for a single one.
+/// Comparisons of variants with each other; nothing for a single one.
 fn overview(items: &[Item]) -> Result<Markup> {
     if items.len() < 2 {
         return Ok(html! {});
     }
-    let runs: Vec<(&Run, usize)> = items.iter().map(|i| (i.entry.run, i.variant)).collect();
     let mut distributions = vec![];
     for quantity in [Quantity::GracePeriods, Quantity::CallbackLatencies] {
-        for (scenario, chart) in figures::comparison_charts(&runs, quantity)? {
+        for (scenario, chart) in figures::comparison_charts(items[0].run, 0..items.len(), quantity)?
+        {
             distributions.push((
                 format!("{}, {}", quantity_title(quantity), scenario_name(scenario)),
                 chart,
@@ -148,7 +104,7 @@ fn overview(items: &[Item]) -> Result<Markup> {
     Ok(html! {
         h2 { "Side by side" }
         (tables::side_by_side(items))
-        (policies::tables(items.iter().map(|i| (i.letter.as_str(), i.title.as_str(), &i.entry.summary.variants[i.variant]))))
+        (policies::tables(items.iter().map(|i| (i.letter.as_str(), i.title.as_str(), &i.summary.variants[i.variant]))))
         @if !distributions.is_empty() {
             h3 { "Distributions" }
             ul class="legend" {
@@ -163,11 +119,11 @@ fn overview(items: &[Item]) -> Result<Markup> {
 
 /// How far the repeats lie apart.
 fn spread(items: &[Item]) -> Result<Markup> {
-    if items.iter().all(|i| i.entry.run.plan.repeat < 2) {
+    if items.iter().all(|i| i.run.plan.repeat < 2) {
         return Ok(html! { p class="soft" { "One repeat, so no spread is known." } });
     }
     let rows: Vec<(String, &Summary, usize)> =
-        items.iter().map(|i| (i.letter.clone(), i.entry.summary, i.variant)).collect();
+        items.iter().map(|i| (i.letter.clone(), i.summary, i.variant)).collect();
     let chart = figures::spread_chart(&rows)?;
     Ok(html! {
         h3 { "Spread of the repeats" }
@@ -180,9 +136,9 @@ fn spread(items: &[Item]) -> Result<Markup> {
 }
 
 /// Table and figures of one variant.
-fn section(item: &Item, several: bool, phases: usize) -> Result<Markup> {
-    let (run, variant) = (item.entry.run, item.variant);
-    let scales = Scales::of(run, phases);
+fn section(item: &Item, several: bool) -> Result<Markup> {
+    let (run, variant) = (item.run, item.variant);
+    let scales = Scales::of(run);
     let mut by_time = vec![];
     for scenario in SCENARIOS {
         let name = scenario_name(scenario);
@@ -245,11 +201,10 @@ fn swatch(colour: Colour) -> Markup {
 }
 
 fn definitions(items: &[Item]) -> Markup {
-    let notes =
-        items.first().map(|i| &i.entry.summary.variants[i.variant].rows).into_iter().flatten();
+    let notes = items.first().map(|i| &i.summary.variants[i.variant].rows).into_iter().flatten();
     let notes: Vec<(String, &str)> = notes
         .filter_map(|r| {
-            Some((table::label(items[0].entry.summary, r), r.paper.as_ref()?.note.as_deref()?))
+            Some((table::label(items[0].summary, r), r.paper.as_ref()?.note.as_deref()?))
         })
         .collect();
     html! {

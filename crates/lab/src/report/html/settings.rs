@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Everything needed to repeat a run.
 
-use super::Entry;
 use crate::costs::Costs;
 use crate::record::HostInfo;
 use crate::report::format::plain;
+use crate::report::summary::Summary;
 use maud::{Markup, html};
 use reprieve_page::plain_lines;
 
-pub fn section(entry: &Entry) -> Markup {
-    let s = entry.summary;
+pub fn section(s: &Summary) -> Markup {
     let plan = serde_json::to_string_pretty(&s.plan).unwrap_or_default();
     html! {
         section class="run-settings" {
-            h2 { "Settings" @if let Some(name) = &entry.name { ": " (plain(name)) } }
+            h2 { "Settings" }
             pre { (plain(&s.plan.command)) }
             div class="scroll" {
                 table class="settings" {

@@ -12,7 +12,7 @@ use maud::{Markup, html};
 
 /// All rows of one variant.
 pub fn full(item: &Item) -> Markup {
-    let summary = item.entry.summary;
+    let summary = item.summary;
     let variant = &summary.variants[item.variant];
     let paper = variant.rows.iter().any(|r| r.paper.is_some());
     let mut group = "";
@@ -99,20 +99,20 @@ const COSTS: &[Column] = &[
     ("callback_latency_p99", "callback p99", true),
 ];
 
-/// A row per variant (and run) with what matters most.
+/// A row per variant with what matters most.
 pub fn side_by_side(items: &[Item]) -> Markup {
     html! { (comparison(items, GRACE_PERIODS)) (comparison(items, COSTS)) }
 }
 
 fn comparison(items: &[Item], columns: &[Column]) -> Markup {
-    let rows: Vec<_> = items.iter().map(|i| (i, &i.entry.summary.variants[i.variant])).collect();
+    let rows: Vec<_> = items.iter().map(|i| (i, &i.summary.variants[i.variant])).collect();
     let measured = |r: &Row| r.baseline.is_some() || r.overcommit.is_some();
     let shown: Vec<_> = columns
         .iter()
         .filter(|(key, ..)| rows.iter().any(|(_, v)| v.row(key).is_some_and(measured)))
         .collect();
     let unit = |key: &str| {
-        let metric = items.first().and_then(|i| i.entry.summary.metric(key));
+        let metric = items.first().and_then(|i| i.summary.metric(key));
         metric.map(|m| plain(&m.unit)).unwrap_or_default()
     };
     html! {
@@ -160,7 +160,7 @@ pub fn repeats(items: &[Item]) -> Markup {
                 tbody {
                     @for item in items {
                         @for (i, scenario) in SCENARIOS.into_iter().enumerate() {
-                            @let cell = item.entry.summary.variants[item.variant].row("gp_mean").and_then(|r| r.cell(scenario));
+                            @let cell = item.summary.variants[item.variant].row("gp_mean").and_then(|r| r.cell(scenario));
                             tr {
                                 th scope="row" { @if i == 0 { strong { (item.letter) } " " (item.title) } }
                                 td { (scenario_name(scenario)) }
