@@ -2,12 +2,10 @@
 //! Puts the lab's policies into force: by `reprieve guard` as a child on the host where the VMs
 //! run, or, for fixed slices, by the system call that an administrator would use.
 
-use crate::error::Error;
 use crate::policy::{Need, Policy};
 use crate::process::{self, Cancel};
 use crate::scheduler::{InForce, Scheduler, Target};
 use reprieve_guard::undo::slice;
-use reprieve_init::protocol::PhaseResult;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -67,24 +65,7 @@ impl Scheduler for HostScheduler {
             Policy::Guard(name) => child(&["--policy", name]),
         }
     }
-
-    fn threads(
-        &self,
-        per_cpu: u32,
-        length: Duration,
-        cancel: &Cancel,
-    ) -> Result<PhaseResult, Error> {
-        let mut command = own_command().map_err(Error::Other)?;
-        command.args(["lab", "threads", "--per-cpu", &per_cpu.to_string(), "--length"]);
-        command.arg(format!("{}ms", length.as_millis()));
-        let said = process::run(&mut command, length * 4 + THREADS_EXTRA, cancel)?;
-        serde_json::from_slice(&said)
-            .map_err(|error| Error::Other(format!("what `reprieve lab threads` said: {error}")))
-    }
 }
-
-/// How long the program with threads may take beside what it measures.
-const THREADS_EXTRA: Duration = Duration::from_secs(120);
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 

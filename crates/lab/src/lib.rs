@@ -51,7 +51,6 @@ pub mod search;
 pub mod signals;
 pub mod sleeper;
 pub mod soak;
-mod threads;
 mod unit;
 pub mod vm;
 pub mod watcher;

@@ -5,7 +5,6 @@
 
 use crate::policy::Policy;
 use crate::process::Cancel;
-use reprieve_init::protocol::PhaseResult;
 use std::time::Duration;
 
 /// The VM under test, on its host.
@@ -39,18 +38,6 @@ pub trait Scheduler {
         limit: Duration,
         cancel: &Cancel,
     ) -> Result<Box<dyn InForce>, String>;
-
-    /// Runs the threads of [`Workload::Threads`](reprieve_init::protocol::Workload::Threads) on
-    /// this host, `per_cpu` for each CPU, and measures them for `length`.
-    ///
-    /// # Errors
-    /// Where they cannot be measured, or when the run is cancelled.
-    fn threads(
-        &self,
-        per_cpu: u32,
-        length: Duration,
-        cancel: &Cancel,
-    ) -> crate::error::Result<PhaseResult>;
 }
 
 /// A policy that is in force, until this is dropped.

@@ -48,9 +48,6 @@ struct counts {
 
 /* Registered processes. 0: nothing is looked up. */
 u32 registered;
-/* guard schedules: it writes how many threads wait, since they wait in its
- * queues (guard_hints.bpf.h). */
-u32 guarded;
 /* Have the layouts of maps in the program's BTF, and so in Rust. */
 const struct registration *registration_layout;
 const struct counts *counts_layout;
@@ -101,7 +98,7 @@ set_runnable(struct reprieve_hint_page *to,
 	const struct rq *rq;
 	u32 cpu;
 
-	if (guarded || !bpf_core_field_exists(thread->se.cfs_rq))
+	if (!bpf_core_field_exists(thread->se.cfs_rq))
 		return;
 	rq = thread->se.cfs_rq->rq;
 	cpu = rq->cpu;

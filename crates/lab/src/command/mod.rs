@@ -14,7 +14,7 @@ use crate::images::Images;
 use crate::progress;
 use crate::report::{self, REPORT_FILE};
 use crate::signals::cancel_on_signal;
-use crate::{check, soak, threads};
+use crate::{check, soak};
 use anyhow::Result;
 use clap::Subcommand;
 use reprieve_page::output::{print, print_json, tell, width};
@@ -82,9 +82,6 @@ pub enum Command {
         #[arg(long)]
         logs: PathBuf,
     },
-    /// The threads of experiment `threads`, measured on this machine
-    #[command(hide = true)]
-    Threads(threads::ThreadsArgs),
     /// Prove that KVM works inside a lab host
     #[command(hide = true)]
     Probe {
@@ -119,7 +116,6 @@ pub fn main(command: Command) -> Result<()> {
         Command::Execute { plan, from, images, no_watch, logs } => {
             inside::execute(&plan, from, &images, !no_watch, &logs)
         }
-        Command::Threads(args) => threads::main(&args),
         Command::Probe { images } => inside::probe(&images),
     }
 }

@@ -99,20 +99,7 @@ pub fn execute(
     }
     let started = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     sink(Record::Run { plan: Box::new(plan.clone()), started, host })?;
-    let logs = BTreeMap::new();
-    // A run that goes on after its lab host died has been calibrated in the one before.
-    let calibrated = from > 0;
-    let mut run = Run {
-        plan,
-        context,
-        sink,
-        cgroups: None,
-        next: from,
-        warm_up: WarmUp::Beside,
-        calibrated,
-        boot: BOOT_ESTIMATE,
-        logs,
-    };
+    let mut run = Run::new(plan, from, context, sink);
     let policies = plan.variants.iter().map(|v| &v.policy);
     let outcome = check_policies(policies, context.scheduler).and_then(|()| {
         run.cgroups = cgroups(plan, context.cgroups)?;
@@ -240,6 +227,26 @@ impl From<Error> for Lost {
 }
 
 impl<'a> Run<'a> {
+    fn new(
+        plan: &'a Plan,
+        next: u32,
+        context: &'a Context<'a>,
+        sink: &'a mut dyn FnMut(Record) -> Result<()>,
+    ) -> Run<'a> {
+        Run {
+            plan,
+            context,
+            sink,
+            cgroups: None,
+            next,
+            warm_up: WarmUp::Beside,
+            // A run that goes on after its lab host died has been calibrated in the one before.
+            calibrated: next > 0,
+            boot: BOOT_ESTIMATE,
+            logs: BTreeMap::new(),
+        }
+    }
+
     fn all(mut self) -> Result<()> {
         let mut left = TRIES;
         while let Err(lost) = self.attempt() {
@@ -293,10 +300,7 @@ impl<'a> Run<'a> {
     }
 
     fn attempt(&mut self) -> Result<(), Lost> {
-        match self.plan.subject.workload.on_host() {
-            Some(per_cpu) => Ok(self.on_host(per_cpu)?),
-            None => self.boot_all()?.warm_up()?.measure(),
-        }
+        self.boot_all()?.warm_up()?.measure()
     }
 
     /// The next phase.
@@ -314,34 +318,6 @@ impl<'a> Run<'a> {
             self.next = phase + 1;
         }
         Ok(())
-    }
-
-    /// A plan without a VM: threads of this host.
-    fn on_host(&mut self, per_cpu: u32) -> Result<()> {
-        let context = self.context;
-        let scheduler = context
-            .scheduler
-            .ok_or_else(|| Error::Other("this run has nothing that runs threads".into()))?;
-        let length = Duration::from_millis(self.plan.phase_ms);
-        let mut force = Force::default();
-        while let Some(next) = self.next_phase() {
-            let NextPhase { phase, variant, scenario, .. } = next;
-            let policy = &self.plan.variants[variant].policy;
-            context.progress.timed(&what("threads", scenario, policy), length);
-            force.want(
-                policy,
-                Target { pid: std::process::id(), vcpus: &[], others: &[] },
-                context,
-            )?;
-            (self.sink)(next.start())?;
-            let threads = if scenario == Scenario::Baseline { 1 } else { per_cpu };
-            let begun = Instant::now();
-            let result = scheduler.threads(threads, length, context.cancel)?;
-            let elapsed_ns = begun.elapsed().as_nanos() as u64;
-            let host = HostPhase { policy: force.report()?, elapsed_ns, ..HostPhase::default() };
-            self.end_phase(phase, result, host)?;
-        }
-        force.end()
     }
 
     fn boot_all(&mut self) -> Result<Booted<'_, 'a>, Lost> {
@@ -728,7 +704,7 @@ mod tests {
     use crate::plan::Variant;
     use crate::progress::Silent;
     use crate::scheduler::InForce;
-    use reprieve_init::protocol::{OUTPUT_MAX, Workload};
+    use reprieve_init::protocol::OUTPUT_MAX;
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
 
@@ -773,21 +749,17 @@ mod tests {
             self.applied.borrow_mut().push(policy.clone());
             Ok(Box::new(Nothing { other_at: self.other_at, phases: self.phases.clone() }))
         }
-
-        fn threads(&self, _: u32, _: Duration, _: &Cancel) -> Result<PhaseResult> {
-            Ok(PhaseResult::default())
-        }
     }
 
-    /// Runs a plan without VMs under `policies`, twice, and returns the phases in their order.
-    /// `again`: how often the first phase is measured again.
+    /// Puts `policies` into force for the phases of a plan, twice, and returns the phases in their
+    /// order. `again`: how often the first phase is measured again.
     fn run(scheduler: &Asked, policies: &[&str], again: u32) -> Result<Vec<u32>> {
         let mut plan = experiments::calibration("deb:6.12");
-        plan.subject.workload = Workload::Threads { per_cpu: 2 };
         plan.repeat = 2;
         let variant = plan.variants[0].clone();
         let of = |name: &&str| Variant { policy: name.parse().unwrap(), ..variant.clone() };
         plan.variants = policies.iter().map(of).collect();
+        check_policies(plan.variants.iter().map(|v| &v.policy), Some(scheduler))?;
         let qemu = Qemu { argv: vec![], env: vec![], version: String::new() };
         let left = Cell::new(again);
         let context = Context {
@@ -803,12 +775,20 @@ mod tests {
             cgroups: false,
         };
         let mut phases = vec![];
-        execute(&plan, 0, HostInfo::default(), &context, &mut |record| {
+        let mut sink = |record| {
             if let Record::PhaseEnd { phase, .. } = record {
                 phases.push(phase);
             }
             Ok(())
-        })?;
+        };
+        let mut run = Run::new(&plan, 0, &context, &mut sink);
+        let mut force = Force::default();
+        while let Some(NextPhase { phase, variant, .. }) = run.next_phase() {
+            let target = Target { pid: 1, vcpus: &[], others: &[] };
+            force.want(&plan.variants[variant].policy, target, &context)?;
+            let host = HostPhase { policy: force.report()?, ..HostPhase::default() };
+            run.end_phase(phase, PhaseResult::default(), host)?;
+        }
         Ok(phases)
     }
 

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::plan::VmPlan;
 use reprieve_init::protocol::Workload;
 
-/// Threads per vCPU, as in `threads`.
+/// Threads per vCPU: far more than [ECS]'s two VMs, so that who loses its CPU lacks it for long.
 const PER_VCPU: u32 = 16;
 
 /// A quarter of the time is in sections.

@@ -24,7 +24,6 @@ mod psearchy;
 mod quota;
 mod request;
 mod size;
-mod threads;
 
 pub use request::{Options, PREEMPTION_MODELS, Request, Weights, calibration};
 pub use size::{MAX_VCPUS, Machine, Size};
@@ -85,7 +84,6 @@ pub static ALL: &[&dyn Experiment] = &[
     &hostile::Hostile,
     &interactive::Interactive,
     &bench_grace::BenchGrace,
-    &threads::Threads,
     &guest_threads::GuestThreads,
 ];
 

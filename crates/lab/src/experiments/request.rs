@@ -5,7 +5,7 @@ use super::{MAX_VCPUS, Machine, Size, find, guests};
 use crate::dilation::Dilation;
 use crate::error::{Error, Result};
 use crate::plan::{CpuControl, Plan, SCHEMA, Scale, Scenario, Variant, VmPlan};
-use crate::policy::{Need, Policy};
+use crate::policy::Policy;
 use reprieve_init::protocol::{Measure, Namespace, Workload};
 use std::str::FromStr;
 use std::time::Duration;
@@ -123,10 +123,6 @@ impl Request {
         let (mut subject, mut competitors) = experiment.vms(&size, &self.options)?;
         self.check_vcpus(subject.vcpus)?;
         if let Some(weights) = self.options.weights {
-            if subject.workload.on_host().is_some() {
-                let name = &self.experiment;
-                return Err(Error::Usage(format!("--weights: {name} has no VM: leave it out")));
-            }
             subject.cgroup.weight = weights.subject;
             competitors.iter_mut().for_each(|vm| vm.cgroup.weight = weights.others);
         }
@@ -154,14 +150,6 @@ impl Request {
             seed: self.options.seed,
             command: self.command.clone(),
         };
-        let on_host = plan.subject.workload.on_host().is_some();
-        let of_vcpus = |v: &&Variant| v.policy.need() == Need::CustomSlices;
-        if let Some(variant) = plan.variants.iter().filter(|_| on_host).find(of_vcpus) {
-            return Err(Error::Usage(format!(
-                "--policy {}: it is about slices of vCPUs, and {} has no VM",
-                variant.policy, plan.experiment
-            )));
-        }
         size.check_memory(&plan)?;
         Ok(plan)
     }

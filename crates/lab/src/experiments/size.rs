@@ -208,8 +208,7 @@ mod tests {
                 let traces = u64::from(plan.measure.trace_kb) * u64::from(plan.subject.vcpus);
                 assert!(traces / 1024 <= plan.subject.memory_mib / 4, "{plan:?}");
                 for vm in plan.competitors.iter().chain([&plan.subject]) {
-                    let no_vm = matches!(vm.workload, Workload::Threads { .. });
-                    assert!((vm.vcpus > 0) != no_vm && vm.memory_mib >= 128, "{vm:?}");
+                    assert!(vm.vcpus > 0 && vm.memory_mib >= 128, "{vm:?}");
                     let pinned = vm.pin.iter().flatten().chain(&vm.pin_other);
                     assert!(pinned.copied().all(|cpu| cpu < cpus), "{cpus}: {vm:?}");
                     assert!(vm.pin.is_empty() || vm.pin.len() == vm.vcpus as usize, "{vm:?}");
@@ -254,8 +253,6 @@ mod tests {
             request.plan(&machine).unwrap_err().to_string()
         };
         let vcpus = |n| Options { vcpus: Some(n), ..Options::default() };
-        let weights = Options { weights: "10:100".parse().ok(), ..Options::default() };
-        assert!(error("threads", weights).contains("no VM"));
         assert!(error("postmark", vcpus(8)).contains("--vcpus 8"));
         assert!(error("churn", vcpus(1)).contains("--vcpus 1"));
     }

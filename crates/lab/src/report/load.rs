@@ -313,10 +313,7 @@ impl Reading {
                 plan.repeat
             ));
         }
-        // A guest may die in its boot, and threads of the host have none: then no record of a guest
-        // comes between a phase that was lost and its next try.
-        let on_host = plan.subject.workload.on_host().is_some();
-        let again = std::mem::take(&mut self.again) || on_host;
+        let again = std::mem::take(&mut self.again);
         let id = new.id;
         match self.phase(id) {
             // A VM or the lab host died in its first try.

@@ -61,7 +61,7 @@ pub struct Cell {
 pub fn cells(out: &Path) -> Vec<Cell> {
     let of_size = |(cpus, paper): (u32, bool)| {
         let names = experiments::ALL.iter().map(|experiment| experiment.name());
-        let names = names.filter(move |name| with_vms(name) && (!paper || PAPER.contains(name)));
+        let names = names.filter(move |name| !paper || PAPER.contains(name));
         names.map(move |experiment| Cell {
             experiment,
             cpus,
@@ -69,11 +69,6 @@ pub fn cells(out: &Path) -> Vec<Cell> {
         })
     };
     SIZES.into_iter().flat_map(of_size).collect()
-}
-
-/// Policies for vCPUs do nothing for threads of the host.
-fn with_vms(experiment: &str) -> bool {
-    experiment != "threads"
 }
 
 /// The file of a finished cell.
@@ -96,9 +91,6 @@ impl Matrix {
     pub fn check(&self) -> Result<()> {
         for name in &self.experiments {
             experiments::find(name)?;
-            if !with_vms(name) {
-                return Err(Error::Usage(format!("{name} has no VM: measure it with `lab run`")));
-            }
         }
         let sizes = SIZES.map(|(cpus, _)| cpus);
         match self.sizes.iter().find(|cpus| !sizes.contains(cpus)) {

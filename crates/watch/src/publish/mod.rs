@@ -13,15 +13,13 @@ mod socket;
 
 use places::{Claim, Move};
 use program::Program;
-use reprieve_hint::abi::{Hello, LINES, MAGIC, Page, VERSION, Welcome};
+use reprieve_hint::abi::{Hello, LINES, MAGIC, VERSION, Welcome};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, clock_gettime};
 pub use socket::make_directory;
 use socket::{Connection, Listener, Silent};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -89,21 +87,6 @@ impl Server {
         // Not the same in two servers: what a process remembers of the last one means nothing.
         let keys = now();
         Ok(Server { program, listener, silent: Silent::default(), clients: vec![], keys })
-    }
-
-    /// The maps that `guard` shares: registered processes, and the page.
-    pub fn shared_maps(&self) -> [BorrowedFd<'_>; 2] {
-        self.program.shared_maps()
-    }
-
-    /// The page, for this process to read.
-    pub fn view(&self) -> io::Result<PageView> {
-        PageView::map(self.program.page())
-    }
-
-    /// `guard` schedules from now on, and writes how many threads wait.
-    pub fn set_guarded(&mut self) {
-        self.program.set_guarded(true);
     }
 
     /// The counts so far.
@@ -237,83 +220,10 @@ impl Server {
     }
 }
 
-/// The page, mapped into this process.
-pub struct PageView(NonNull<Page>);
-
-// SAFETY: a mapping of this alone, that is only read, atomically.
-unsafe impl Send for PageView {}
-
-impl PageView {
-    fn map(page: BorrowedFd<'_>) -> io::Result<PageView> {
-        // SAFETY: a new mapping, which the kernel checks against the size of the map.
-        let at = unsafe {
-            let (null, flags) = (std::ptr::null_mut(), libc::MAP_SHARED);
-            libc::mmap(null, size_of::<Page>(), libc::PROT_READ, flags, page.as_raw_fd(), 0)
-        };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(PageView(NonNull::new(at.cast()).ok_or(io::ErrorKind::InvalidData)?))
-    }
-
-    /// Threads that the CPU has to run, those that any CPU may take among them; 0: not known. The
-    /// calling thread, which runs on CPU `here`, is not counted.
-    pub fn runnable(&self, cpu: u32, here: u32) -> u32 {
-        // SAFETY: mapped as long as this lives.
-        let page = unsafe { self.0.as_ref() };
-        let own = page.cpus.get(cpu as usize).map_or(0, |cpu| cpu.runnable.load(Ordering::Relaxed));
-        let waiting = page.waiting.load(Ordering::Relaxed);
-        if own == 0 { 0 } else { without_caller(own, waiting, cpu == here) }
-    }
-}
-
-/// How many threads a CPU would have if the calling thread slept. Where no CPU was idle, one thread
-/// waits for the caller to end: among those of any CPU, or among the caller's CPU's own. Where one
-/// was idle, none waits.
-fn without_caller(own: u32, waiting: u32, same_cpu: bool) -> u32 {
-    match waiting {
-        0 if same_cpu => own.saturating_sub(1).max(1),
-        0 => own,
-        waiting => own.saturating_add(waiting - 1),
-    }
-}
-
-impl Drop for PageView {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and nothing borrows it.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Page>()) };
-    }
-}
-
 /// Whether a program of this version says `hello`. All else about its numbers is its own affair:
 /// the eBPF program reads its memory by them, and nobody else's.
 fn sensible(hello: &Hello) -> bool {
     (hello.magic, hello.version) == (MAGIC, VERSION) && hello.lines as usize <= LINES
-}
-
-/// Counts what happens to the threads of this process in their critical sections, for as long as it
-/// lives: a server with this process as its only client. Whoever schedules, it counts the same way.
-pub struct Observer(Program);
-
-impl Observer {
-    /// # Errors
-    /// As [`Server::start`].
-    pub fn start() -> Result<Observer, Error> {
-        let mut program = Program::load()?;
-        let io = |source: libbpf_rs::Error| Error::Io {
-            what: "registering this process".into(),
-            source: io::Error::other(source.to_string()),
-        };
-        program.reset(0, now())?;
-        program.register(std::process::id(), 0, &reprieve_hint::abi::hello()).map_err(io)?;
-        program.set_registered(1);
-        Ok(Observer(program))
-    }
-
-    /// The counts so far.
-    pub fn counts(&self) -> Counts {
-        Counts { processes: 1, ..self.0.counts() }
-    }
 }
 
 fn now() -> u64 {
@@ -324,7 +234,7 @@ fn now() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprieve_hint::abi::hello;
+    use reprieve_hint::abi::{Page, hello};
     use rustix::net::{self, AddressFamily, SendFlags, SocketAddrUnix, SocketType};
     use std::io::{Read, Write};
     use std::os::fd::{AsRawFd, OwnedFd};
@@ -436,6 +346,20 @@ mod tests {
         assert!(server.clients.is_empty());
     }
 
+    /// The page, mapped into this process for as long as it lives.
+    fn view(program: &Program) -> &'static Page {
+        let page = program.page().as_raw_fd();
+        // SAFETY: a new mapping, which the kernel checks against the size of the map, and which
+        // nobody ends.
+        unsafe {
+            let null = std::ptr::null_mut();
+            let at =
+                libc::mmap(null, size_of::<Page>(), libc::PROT_READ, libc::MAP_SHARED, page, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            &*at.cast()
+        }
+    }
+
     #[test]
     fn a_process_that_ends_one_of_two_connections_keeps_the_other_ones_slot() {
         let directory = tempfile::tempdir().unwrap();
@@ -460,9 +384,7 @@ mod tests {
     #[test]
     fn a_thread_writes_nothing_into_a_slot_that_is_another_process_s_by_now() {
         let mut program = Program::load().unwrap();
-        let page = PageView::map(program.page()).unwrap();
-        // SAFETY: mapped until the end of this test.
-        let threads = unsafe { &page.0.as_ref().threads[..LINES] };
+        let threads = &view(&program).threads[..LINES];
         let known = || threads.iter().any(|thread| thread.state.load(Ordering::Relaxed) != 0);
         let sleep = || std::thread::sleep(Duration::from_millis(1));
         let pid = std::process::id();
@@ -487,9 +409,7 @@ mod tests {
     #[test]
     fn the_first_line_says_nothing() {
         let mut program = Program::load().unwrap();
-        let page = PageView::map(program.page()).unwrap();
-        // SAFETY: mapped until the end of this test.
-        let first = unsafe { &page.0.as_ref().threads[0].state };
+        let first = &view(&program).threads[0].state;
         let table = reprieve_hint::abi::line() as u64;
         program.reset(0, 7).unwrap();
         let hello = Hello { table, lines: 1, ..hello() };
@@ -499,19 +419,5 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
             assert_eq!(first.load(Ordering::Relaxed), 0);
         }
-    }
-
-    #[test]
-    fn a_thread_that_counts_does_not_count_itself() {
-        // The caller runs instead of a thread of the shared queue: two CPUs with a thread each.
-        assert_eq!([true, false].map(|same| without_caller(1, 1, same)), [1, 1]);
-        // A second thread waits.
-        assert_eq!([true, false].map(|same| without_caller(1, 2, same)), [2, 2]);
-        // The caller runs instead of a thread that is bound to its CPU.
-        assert_eq!(without_caller(2, 0, true), 1);
-        assert_eq!(without_caller(3, 0, true), 2);
-        assert_eq!(without_caller(2, 0, false), 2);
-        // Its CPU was idle.
-        assert_eq!([true, false].map(|same| without_caller(1, 0, same)), [1, 1]);
     }
 }

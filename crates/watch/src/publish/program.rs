@@ -91,18 +91,6 @@ impl Program {
         Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize)
     }
 
-    /// The registered processes, and the page, for programs that share them.
-    pub fn shared_maps(&self) -> [BorrowedFd<'_>; 2] {
-        [self.skel.maps.processes.as_fd(), self.page()]
-    }
-
-    /// From now on, or no longer, somebody else counts the threads that wait.
-    pub fn set_guarded(&mut self, guarded: bool) {
-        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
-            bss.guarded = guarded.into();
-        }
-    }
-
     /// How many processes there are. Without one the program does nothing.
     pub fn set_registered(&mut self, processes: usize) {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {

@@ -63,10 +63,6 @@ pub enum Workload {
     /// `threads` threads, each in turn in a section of `section_us` that it announces to the host
     /// (crate `hint`), and outside for `pause_us`; unit `section`. Figures: what the host answers.
     Hinted { threads: u32, section_us: u32, pause_us: u32 },
-    /// In no guest: threads of a program on the VMs' host, `per_cpu` for each CPU, of which some
-    /// give hints and some are readers of the runtime; one for each CPU in the baseline. Unit
-    /// `section`.
-    Threads { per_cpu: u32 },
 }
 
 /// The needs of a workload in the guest's image besides the init.
@@ -138,14 +134,6 @@ impl Workload {
     /// Whether its guest needs memory that it shares with its host, for hints.
     pub fn needs_region(&self) -> bool {
         matches!(self, Workload::Hinted { .. })
-    }
-
-    /// Threads on the VMs' host for each of its CPUs, for a workload that is in no guest.
-    pub fn on_host(&self) -> Option<u32> {
-        match self {
-            Workload::Threads { per_cpu } => Some(*per_cpu),
-            _ => None,
-        }
     }
 }
 
