@@ -3,8 +3,8 @@
 
 mod would;
 
-use crate::live::{address, announce, colour, interactive, interval, open_more_files};
-use anyhow::{Context as _, Result, anyhow, bail};
+use crate::live::{address, announce, interval, open_more_files};
+use anyhow::{Context as _, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use reprieve_guard::control::{self, Control};
@@ -83,7 +83,7 @@ pub struct GuardArgs {
 enum Command {
     /// Change what the guard that runs here does for VMs, from now on
     Set(SetArgs),
-    /// Show what the guard that runs here does: live on a terminal, else once
+    /// Show what the guard that runs here does
     Show(ShowArgs),
     /// Give back what a guard left when it was killed together with its supervisor
     Restore(RestoreArgs),
@@ -106,10 +106,7 @@ struct SetArgs {
 
 #[derive(Args)]
 struct ShowArgs {
-    /// Time between two looks
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
-    interval: Duration,
-    /// Print the statistics once, as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -333,16 +330,8 @@ fn set(args: &SetArgs) -> Result<ExitCode> {
 }
 
 fn show(args: &ShowArgs) -> Result<ExitCode> {
-    let first = control::statistics()?;
-    if args.json {
-        print_json(&first)?;
-    } else if interactive() {
-        let source = || control::statistics().map_err(|error| error.to_string());
-        reprieve_guard::show::run(source, args.interval, colour())
-            .map_err(|error| anyhow!(error))?;
-    } else {
-        print(&summary(&first))?;
-    }
+    let statistics = control::statistics()?;
+    if args.json { print_json(&statistics) } else { print(&summary(&statistics)) }?;
     Ok(ExitCode::SUCCESS)
 }
 

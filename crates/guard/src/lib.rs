@@ -13,7 +13,7 @@ mod eevdf;
 mod error;
 mod options;
 mod sched_ext;
-pub mod show;
+mod show;
 mod statistics;
 pub mod undo;
 
