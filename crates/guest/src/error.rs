@@ -98,10 +98,6 @@ pub enum Error {
     #[error("the guest has no CPU {cpu}")]
     NoCpu { cpu: u32 },
 
-    /// A file given as a source of symbols or types.
-    #[error("{}: {detail}", .path.display())]
-    Source { path: PathBuf, detail: String },
-
     /// QEMU's monitor.
     #[error("QEMU's monitor {}: {detail}", .path.display())]
     Monitor { path: PathBuf, detail: String },

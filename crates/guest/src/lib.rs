@@ -34,7 +34,6 @@ pub use guest::attach::{Options, Through};
 pub use guest::liveness::Liveness;
 pub use guest::{Guest, VcpuView};
 pub use kernel::btf::Field;
-pub use kernel::source::Sources;
 pub use kernel::symbols::{Resolved, Symbol, Symbols};
 pub use kernel::types::Types;
 pub use layout::BpfLayout;

@@ -277,13 +277,7 @@ fn damaged_vmcoreinfo() {
         if let Ok(info) = VmCoreInfo::parse(&bytes) {
             parsed += 1;
             assert!(info.release().len() <= 64 && !info.release().bytes().any(|b| b < b' '));
-            let _ = (
-                info.tables(),
-                info.symbols().count(),
-                info.kaslr_offset(),
-                info.version(),
-                info.build_id(),
-            );
+            let _ = (info.tables(), info.symbols().count(), info.version());
         }
     }
     assert!(parsed > 10_000, "{parsed}");

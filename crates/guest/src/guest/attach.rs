@@ -11,7 +11,6 @@
 use super::{Guest, Pulse};
 use crate::error::{Error, Result};
 use crate::kernel::btf::Btf;
-use crate::kernel::source::Sources;
 use crate::kernel::symbols::Symbols;
 use crate::kernel::types::Types;
 use crate::kernel::vmcoreinfo::{self, VmCoreInfo};
@@ -63,8 +62,6 @@ pub type Through<'a> = dyn Fn(Arc<dyn Physical>) -> Arc<dyn Physical> + 'a;
 /// How to attach.
 #[derive(Default)]
 pub struct Options<'a> {
-    /// Files to read symbols and types from.
-    pub sources: Sources,
     /// A layer between the guest's memory and its readers, to record or damage what is read. The
     /// search for the kernel does not go through it.
     pub through: Option<&'a Through<'a>>,
@@ -103,7 +100,7 @@ impl Guest {
     /// As [`Guest::attach`], with `options`.
     ///
     /// # Errors
-    /// Those, [`Error::Source`] and [`Error::Stopped`].
+    /// Those, and [`Error::Stopped`].
     pub fn attach_with(vm: &Vm, options: &Options) -> Result<Guest> {
         if let Kind::Other(program) = vm.kind {
             return Err(Error::NotVmm { pid: vm.pid, program: program.into() });
@@ -147,13 +144,13 @@ impl Guest {
             };
             return Err(Error::NoKernel { reason, whole });
         };
-        Guest::new(vm, found, options)
+        Guest::new(vm, found)
     }
 
-    fn new(vm: &Vm, found: Found, options: &Options) -> Result<Guest> {
+    fn new(vm: &Vm, found: Found) -> Result<Guest> {
         let Found { memory, info, info_address, symbols, jiffies } = found;
-        let symbols = symbols.map_or_else(|| read_symbols(&memory, &info, options), Ok)?;
-        let types = types(&memory, &info, &symbols, &options.sources)?;
+        let symbols = symbols.map_or_else(|| kallsyms::read(&memory, &info), Ok)?;
+        let types = types(&memory, &symbols)?;
         let vm = Vm { memory: memory.segments().to_vec(), alternatives: Vec::new(), ..vm.clone() };
         let kernel = Kernel::new(memory, info, symbols, types)?;
         let modules = Cache::default();
@@ -181,16 +178,8 @@ impl Guest {
     }
 }
 
-/// The kernel's types: from the given sources, else its own.
-fn types(
-    memory: &Memory,
-    info: &VmCoreInfo,
-    symbols: &Symbols,
-    sources: &Sources,
-) -> Result<Option<Types>> {
-    if let Some(given) = sources.types(info)? {
-        return Ok(Some(given));
-    }
+/// The kernel's types, if it has them.
+fn types(memory: &Memory, symbols: &Symbols) -> Result<Option<Types>> {
     let Some(start) = symbols.get("__start_BTF") else { return Ok(None) };
     let end = symbols.get("__stop_BTF").map(|s| s.address);
     Ok(Some(Types::new(Btf::read(memory, start.address, end)?)))
@@ -228,7 +217,7 @@ fn kernels(vm: &Vm, pages: &[u64], options: &Options) -> Result<(Vec<Found>, Opt
             if cpu_time() - start > TRY {
                 break;
             }
-            match kernel(ram, page, options) {
+            match kernel(ram, page) {
                 Ok((found, fits)) => {
                     if fits || best.is_none() {
                         best = Some(found);
@@ -237,7 +226,7 @@ fn kernels(vm: &Vm, pages: &[u64], options: &Options) -> Result<(Vec<Found>, Opt
                         break;
                     }
                 }
-                Err(e @ (Error::Gone { .. } | Error::Permission { .. } | Error::Source { .. })) => {
+                Err(e @ (Error::Gone { .. } | Error::Permission { .. })) => {
                     return Err(e);
                 }
                 // The first layout is the likeliest.
@@ -257,15 +246,8 @@ fn kernels(vm: &Vm, pages: &[u64], options: &Options) -> Result<(Vec<Found>, Opt
     }
 }
 
-fn read_symbols(memory: &Memory, info: &VmCoreInfo, options: &Options) -> Result<Symbols> {
-    match options.sources.symbols(info)? {
-        Some(symbols) => Ok(symbols),
-        None => kallsyms::read(memory, info),
-    }
-}
-
 /// The kernel whose VMCOREINFO is at `page` in the VMM, and whether the layout of RAM fits it.
-fn kernel(ram: &Arc<dyn Physical>, page: u64, options: &Options) -> Result<(Found, bool)> {
+fn kernel(ram: &Arc<dyn Physical>, page: u64) -> Result<(Found, bool)> {
     let here = |s: &&Segment| (s.hva..s.hva.saturating_add(s.len)).contains(&page);
     let segment = ram.segments().iter().find(here).ok_or(Error::NotRam { address: page })?;
     let info_address = segment.gpa + (page - segment.hva);
@@ -285,7 +267,7 @@ fn kernel(ram: &Arc<dyn Physical>, page: u64, options: &Options) -> Result<(Foun
             return Err(corrupt("it is of another kernel"));
         }
     }
-    let symbols = read_symbols(&memory, &info, options)?;
+    let symbols = kallsyms::read(&memory, &info)?;
     if let Some(pointer) = symbols.get("vmcoreinfo_data") {
         if memory.translate(memory.u64(pointer.address)?)? != info_address {
             return Err(corrupt("it is a copy"));

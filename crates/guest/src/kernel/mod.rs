@@ -8,7 +8,6 @@
 
 pub mod btf;
 pub mod kallsyms;
-pub(crate) mod source;
 pub mod symbols;
 pub mod types;
 pub mod vmcoreinfo;

@@ -60,11 +60,6 @@ impl VmCoreInfo {
         (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
     }
 
-    /// The identity of the kernel's build, hexadecimal.
-    pub fn build_id(&self) -> Option<&str> {
-        self.get("BUILD-ID")
-    }
-
     pub fn get(&self, key: &str) -> Option<&str> {
         self.pairs.get(key).map(String::as_str)
     }
@@ -86,11 +81,6 @@ impl VmCoreInfo {
     pub fn number(&self, name: &str) -> Option<u64> {
         let text = self.get(&format!("NUMBER({name})"))?;
         text.parse::<u64>().ok().or_else(|| text.parse::<i64>().ok().map(|n| n as u64))
-    }
-
-    /// How far KASLR moved the kernel, bytes.
-    pub fn kaslr_offset(&self) -> u64 {
-        self.get("KERNELOFFSET").and_then(|v| u64::from_str_radix(v, 16).ok()).unwrap_or(0)
     }
 
     /// `phys_base`: the guest-physical address of [`KERNEL_BASE`]; wraps.
@@ -140,7 +130,6 @@ mod tests {
         page.resize(LEN, 0);
         let info = VmCoreInfo::parse(&page).unwrap();
         assert_eq!((info.release(), info.version()), ("6.12.1-x", (6, 12)));
-        assert_eq!((info.build_id(), info.kaslr_offset()), (Some("ab12"), 0x20e0_0000));
         assert_eq!(info.symbols().collect::<Vec<_>>(), [("swapper_pg_dir", 0xffff_ffff_a2e1_0000)]);
         let tables = info.tables().unwrap();
         assert_eq!((tables.root, tables.five_levels), (0x22e1_0000 - 0x20_0000, true));

@@ -11,5 +11,4 @@ mod live;
 mod patience;
 mod qemu;
 mod random;
-mod sources;
 mod vmm;
