@@ -46,7 +46,6 @@ pub use state::features::{Paravirt, Settings, Use};
 pub use state::modules::Module;
 pub use state::task::{self, Task};
 pub use state::vcpu::{self, PreemptBits, PreemptCount};
-pub use state::zones::Zone;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -108,10 +108,10 @@ impl Guest {
         if let Some(how) = &vm.encrypted {
             return Err(Error::Encrypted { how: how.clone() });
         }
-        let vm = &match backing::local(vm) {
+        match backing::check_local(vm) {
             Err(_) if !vm.exists() => return Err(Error::Gone { pid: vm.pid }),
-            local => local?,
-        };
+            checked => checked?,
+        }
         let (stop, start) = (options.stop, Instant::now());
         let check = || match start.elapsed() {
             long if long > SEARCH => {

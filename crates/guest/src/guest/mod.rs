@@ -18,7 +18,6 @@ use crate::state::features::{Paravirt, Settings, Use};
 use crate::state::modules::{self, Module};
 use crate::state::task::{Task, TaskOffsets};
 use crate::state::vcpu::{Area, Cpus, PreemptCount};
-use crate::state::zones::{self, Zone};
 use crate::vmm::{VcpuThread, Vm};
 use liveness::Pulse;
 use std::ops::Range;
@@ -122,14 +121,6 @@ impl Guest {
     /// [`Error::NoTypes`]; [`Error::NoSymbol`] for a kernel without modules.
     pub fn modules(&self) -> Result<Vec<Arc<Module>>> {
         modules::loaded(&self.kernel)
-    }
-
-    /// Free memory of all zones that have pages.
-    ///
-    /// # Errors
-    /// [`Error::NoTypes`], [`Error::NoSymbol`], memory that cannot be read.
-    pub fn free_lists(&self) -> Result<Vec<Zone>> {
-        zones::free_lists(&self.kernel)
     }
 
     /// The paravirtual features in use. What cannot be read is unknown.

@@ -7,4 +7,3 @@ pub(crate) mod modules;
 pub(crate) mod spins;
 pub mod task;
 pub mod vcpu;
-pub(crate) mod zones;

@@ -53,7 +53,7 @@ pub fn ask_all(guest: &Guest) {
         guest.alive(),
         guest.layout(),
     );
-    let _ = (guest.modules(), guest.free_lists(), guest.resolve(0xffff_ffff_c000_1234));
+    let _ = (guest.modules(), guest.resolve(0xffff_ffff_c000_1234));
     for n in 0..3 {
         let Ok(vcpu) = guest.vcpu(n) else { continue };
         let _ = (vcpu.preempt_count(), vcpu.current_task(), vcpu.rcu_data(), vcpu.tid());

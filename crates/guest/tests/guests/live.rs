@@ -2,7 +2,7 @@
 //! Facts read from real guests, compared with what the guests report about themselves.
 
 use crate::common::{LabGuest, alone, boot, resident};
-use crate::patience::{Wait, wait_for};
+use crate::patience::wait_for;
 use reprieve_guest::error::Result;
 use reprieve_guest::memory::Physical;
 use reprieve_guest::vmm::Segment;
@@ -44,25 +44,6 @@ fn modules_are_the_guests_own(lab: &mut LabGuest, guest: &Guest) {
     let of_modules: usize = modules.iter().map(|m| m.symbols.bytes()).sum();
     let kept = guest.symbols().bytes() + guest.types().unwrap().bytes() + of_modules;
     assert_eq!(guest.kept_bytes(), kept, "to resolve an address keeps the modules' symbols");
-}
-
-/// Compares free blocks per zone and order with the guest's `/proc/buddyinfo`. The guest allocates
-/// a page now and then even when it is idle, so both are read until they agree.
-fn free_memory_is_the_guests_own(lab: &mut LabGuest, guest: &Guest) {
-    let mut wait = Wait::new("equal free lists");
-    loop {
-        let zones = guest.free_lists().unwrap();
-        let text = lab.read("/proc/buddyinfo");
-        let line = |z: &reprieve_guest::Zone| {
-            let free = z.free.iter().map(|n| format!("{n:6} ")).collect::<String>();
-            format!("Node {}, zone {:>8} {free}", z.node, z.name)
-        };
-        let seen: Vec<String> = zones.iter().map(line).collect();
-        if seen == text.lines().collect::<Vec<_>>() {
-            return;
-        }
-        wait.pause(|| format!("{seen:#?}, and the guest has\n{text}"));
-    }
 }
 
 /// Compares the guest's clock, tasks and CPUs.
@@ -247,7 +228,6 @@ fn a_guest_is_what_it_says_it_is() {
     facts_are_the_guests_own(&mut lab, &guest, 2);
     symbols_are_the_guests_own(&mut lab, &guest);
     modules_are_the_guests_own(&mut lab, &guest);
-    free_memory_is_the_guests_own(&mut lab, &guest);
     vcpus_run_the_load(&mut lab, &guest, 2);
     assert!(vmm::list().unwrap().contains(&lab.find()));
     let (pid, vm) = (lab.vm.pid(), lab.find());
@@ -267,7 +247,6 @@ fn grace_periods_are_the_same_from_inside_and_outside() {
         facts_are_the_guests_own(&mut lab, &guest, 2);
         symbols_are_the_guests_own(&mut lab, &guest);
         modules_are_the_guests_own(&mut lab, &guest);
-        free_memory_is_the_guests_own(&mut lab, &guest);
         let measure =
             Measure { memory_ms: 500, slow_ms: 1000, trace_kb: 8192, callback_probe_hz: 0 };
         let workload = Workload::FileChurn { workers: 2 };
