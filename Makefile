@@ -118,6 +118,8 @@ lint: setup-test
 	$(CARGO) fmt --all --check
 	$(CARGO) run --locked --quiet -p reprieve-lint
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings $(CLIPPY_ALLOWS)
+	RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' \
+		$(CARGO) doc --locked --quiet --no-deps --workspace
 	$(if $(C_FILES),clang-format --dry-run -Werror $(C_FILES))
 
 test: lint test-run

@@ -4,7 +4,7 @@
 //! - [`document`] puts a body into an HTML page that needs no other file and may ask for none.
 //! - [`plain`] makes text from a guest, a process or a file harmless for a terminal.
 //! - [`output`] prints results; a reader that has gone away is no error.
-//! - [`write`] replaces a file as a whole or not at all.
+//! - [`write()`] replaces a file as a whole or not at all.
 //!
 //! This crate depends on no other crate of the workspace.
 

@@ -12,7 +12,7 @@ pub fn print(text: &str) -> Result<()> {
     print_to_reader(text).map(drop)
 }
 
-/// As [`print`]; returns whether the reader is still there.
+/// As [`print()`]; returns whether the reader is still there.
 pub fn print_to_reader(text: &str) -> Result<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -328,7 +328,7 @@ pub struct CurrentGrace {
     pub began_ns: u64,
     pub began_earlier: bool,
     /// vCPUs that still owe a quiescent state, or run a reader that the guest's own scheduler had
-    /// preempted before; [`Vm::vcpus`] says what they are doing.
+    /// preempted before; [`VmSnapshot::vcpus`] says what they are doing.
     pub owing: Vec<u32>,
     /// Readers that this grace period waits for, and that the guest's own scheduler does not let
     /// run.

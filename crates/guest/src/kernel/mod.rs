@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A running kernel's description of itself: VMCOREINFO, symbols, types. [`Kernel`] holds them
+//! A running kernel's description of itself: VMCOREINFO, symbols, types. `Kernel` holds them
 //! together with the memory that they describe.
 //!
 //! All of it comes from the guest's memory and may be damaged or made up. Parsers take bytes,

@@ -168,7 +168,7 @@ pub(super) fn vcpu_totals(vcpu: &Vcpu, now: u64) -> Activity {
 pub struct VmActivity {
     /// Sum over the vCPUs.
     pub all: Activity,
-    /// Each vCPU, in the order of [`Vm::vcpus`].
+    /// Each vCPU, in the order of [`VmSnapshot::vcpus`].
     pub vcpus: Vec<Activity>,
     /// Grace periods that ended, by duration.
     pub grace: Histogram,
