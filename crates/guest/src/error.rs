@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Errors: why a guest, or a part of it, cannot be read.
 
-use std::path::PathBuf;
-
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a guest, or something in it, cannot be read. A program that watches many VMs reports it and
@@ -97,10 +95,6 @@ pub enum Error {
 
     #[error("the guest has no CPU {cpu}")]
     NoCpu { cpu: u32 },
-
-    /// QEMU's monitor.
-    #[error("QEMU's monitor {}: {detail}", .path.display())]
-    Monitor { path: PathBuf, detail: String },
 }
 
 impl Error {

@@ -234,7 +234,6 @@ fn an_idle_guests_ready_time_is_that_of_the_scheduler(watch: &mut Watch, pid: u3
     }
 }
 
-/// `watch` cannot ask the VMM: the lab is the client of its monitor.
 fn a_starved_vm_is_not_paused_and_a_stopped_one_is(watch: &mut Watch, pid: u32) {
     // SAFETY: a process of this test.
     let kill = |signal| assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);

@@ -54,9 +54,10 @@ pub(crate) struct Pulse {
 }
 
 impl Guest {
-    /// Whether this is still the same boot. Costs some reads; asks the VMM only after the guest's
-    /// clock has stood still for seconds. [`Liveness::Doubtful`] comes 2 s after the clock stood
-    /// still, and again after 2 s, 4 s and so on up to 30 s.
+    /// Whether this is still the same boot. Costs some reads.
+    ///
+    /// [`Liveness::Doubtful`] comes 2 s after the clock stood still, and again after 2 s, 4 s and
+    /// so on up to 30 s.
     ///
     /// # Errors
     /// Memory that cannot be read at the moment.
@@ -81,8 +82,7 @@ impl Guest {
             Err(e) => return Err(e),
         };
         if clock.min(run) >= PAUSE {
-            let paused = self.vm.paused() != Some(false);
-            return Ok(if paused { Liveness::Paused } else { Liveness::Same });
+            return Ok(Liveness::Paused);
         }
         if clock >= STUCK && run + STUCK / 2 <= clock && self.may_search() {
             return Ok(Liveness::Doubtful);

@@ -205,7 +205,6 @@ nonsense
             kind: Kind::Qemu(Accel::Tcg),
             memory: vec![Segment { gpa: 0, len: 4096, hva }],
             vcpus: Vec::new(),
-            qmp: None,
             encrypted: None,
             alternatives: Vec::new(),
         }

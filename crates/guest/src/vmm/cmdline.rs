@@ -44,8 +44,6 @@ pub struct Options {
     pub memory_devices: Vec<String>,
     /// vCPUs at start.
     pub vcpus: u32,
-    /// QMP sockets, without those that libvirt uses itself.
-    pub qmp: Vec<PathBuf>,
     /// The kind of object that encrypts the guest's memory.
     pub confidential: Option<String>,
 }
@@ -60,7 +58,6 @@ impl Default for Options {
             backends: Vec::new(),
             memory_devices: Vec::new(),
             vcpus: 1,
-            qmp: Vec::new(),
             confidential: None,
         }
     }
@@ -70,8 +67,6 @@ impl Options {
     /// Reads the arguments of a QEMU process.
     pub fn parse(argv: &[String]) -> Options {
         let mut options = Options::default();
-        let mut sockets: Vec<(String, PathBuf)> = Vec::new();
-        let mut controls: Vec<String> = Vec::new();
         let mut nodes: Vec<(u32, String)> = Vec::new();
         let mut args = argv.iter().skip(1).map(String::as_str);
         while let Some(arg) = args.next() {
@@ -99,21 +94,9 @@ impl Options {
                     let id = pairs.get("nodeid").and_then(|n| n.parse().ok());
                     (id.unwrap_or(nodes.len() as u32), dev)
                 })),
-                "chardev" => sockets.extend(pairs.get("id").zip(pairs.get("path").map(Into::into))),
-                "mon" if pairs.get("mode").as_deref() == Some("control") => {
-                    controls.extend(pairs.first_or("chardev"));
-                }
-                "qmp" => {
-                    let first = pairs.first_or("path").unwrap_or_default();
-                    options.qmp.extend(first.strip_prefix("unix:").map(PathBuf::from));
-                }
                 _ => {}
             }
         }
-        let used = sockets.into_iter().filter(|(id, _)| controls.contains(id));
-        options.qmp.extend(used.filter(|(id, _)| id != "charmonitor").map(|(_, path)| path));
-        // libvirt expects to be the only client of its socket.
-        options.qmp.retain(|path| !path.components().any(|c| c.as_os_str() == "libvirt"));
         if !nodes.is_empty() {
             nodes.sort_by_key(|(id, _)| *id);
             options.memory_devices = nodes.into_iter().map(|(_, dev)| dev).collect();
@@ -145,8 +128,7 @@ impl Options {
 const ENCRYPTING: [&str; 3] = ["sev-guest", "sev-snp-guest", "tdx-guest"];
 
 /// Options that are read here, and `append`, whose value may look like one of them.
-const TAKES_VALUE: [&str; 11] =
-    ["name", "machine", "M", "m", "smp", "object", "numa", "chardev", "mon", "qmp", "append"];
+const TAKES_VALUE: [&str; 8] = ["name", "machine", "M", "m", "smp", "object", "numa", "append"];
 
 /// The pairs of one option.
 struct Pairs(Vec<(String, String)>);
@@ -251,7 +233,6 @@ mod tests {
         );
         assert_eq!(options.name.as_deref(), Some("a,b"));
         assert_eq!((options.machine, options.memory, options.vcpus), (Machine::Pc, 5 << 30, 4));
-        assert_eq!(options.qmp, [PathBuf::from("/tmp/q")]);
         assert!(options.backends.is_empty() && options.confidential.is_none());
         let secret = parse(
             "qemu -object sev-snp-guest,id=sev0 -machine q35,confidential-guest-support=sev0",
@@ -260,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_libvirts_command_line_and_leaves_its_monitor_alone() {
+    fn reads_libvirts_command_line() {
         let options = parse(
             r#"/usr/bin/qemu-system-x86_64 -name guest=web,debug-threads=on -machine pc-q35-7.2,usb=off,memory-backend=pc.ram -m size=1048576k -object {"qom-type":"memory-backend-memfd","id":"pc.ram","share":true,"size":1073741824} -overcommit mem-lock=off -smp 2,sockets=2,cores=1,threads=1 -chardev socket,id=charmonitor,fd=31,server=on,wait=off -mon chardev=charmonitor,id=monitor,mode=control -chardev socket,id=mine,path=/run/mine,server=on -mon chardev=mine,mode=control -chardev socket,id=other,path=/var/lib/libvirt/x -mon chardev=other,mode=control"#,
         );
@@ -269,7 +250,6 @@ mod tests {
         let backend = Backend { id: "pc.ram".into(), size: 1 << 30, path: None };
         assert_eq!(options.backends, [backend]);
         assert_eq!(options.memory_devices, ["pc.ram"]);
-        assert_eq!(options.qmp, [PathBuf::from("/run/mine")]);
     }
 
     #[test]

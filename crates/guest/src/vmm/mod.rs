@@ -2,17 +2,14 @@
 //! Virtual machines as their host sees them: a process, its vCPU threads, and where in its memory
 //! the guest's RAM is.
 //!
-//! Reading a VM changes nothing in it. `/proc` is read first; the VMM's control socket is asked
-//! only if no other client uses it, and each wait is bounded. A [`Vm`] is a snapshot; threads and
-//! memory that are plugged in later show in a new one.
+//! Reading a VM changes nothing in it: `/proc` says everything, and nobody asks the VMM. A [`Vm`]
+//! is a snapshot; threads that are plugged in later show in a new one.
 //!
 //! [`Vmm`] is the interface to one kind of VMM. Only guests of QEMU are read.
 
 pub(crate) mod backing;
 pub mod cmdline;
 pub mod maps;
-mod monitor;
-mod mtree;
 mod other;
 pub mod process;
 mod qemu;
@@ -20,7 +17,6 @@ pub mod ram;
 mod threads;
 
 use crate::error::{Error, Result};
-use std::path::PathBuf;
 
 /// A running virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,12 +30,10 @@ pub struct Vm {
     pub name: Option<String>,
     pub kind: Kind,
     /// RAM by guest-physical address, sorted, without overlap. May be wrong about the hole below 4
-    /// GiB if the VMM could not be asked; [`crate::Guest::attach`] corrects that.
+    /// GiB; [`crate::Guest::attach`] corrects that.
     pub memory: Vec<Segment>,
     /// vCPU threads by vCPU number.
     pub vcpus: Vec<VcpuThread>,
-    /// A control socket that this process may use.
-    pub qmp: Option<PathBuf>,
     /// How its memory is encrypted (`sev-snp-guest`, ...), if it is: then it cannot be read.
     pub encrypted: Option<String>,
     /// Other layouts of the same memory that are possible, best first.
@@ -98,9 +92,6 @@ pub trait Vmm {
 
     /// The VM's name, without the rest.
     fn name_of(&self, process: &process::Process) -> Option<String>;
-
-    /// Whether its owner has paused the VM; `None` if the VMM cannot be asked.
-    fn paused(&self, vm: &Vm) -> Option<bool>;
 
     /// Its vCPU threads as of now; those of `vm` if they cannot be found anew.
     fn vcpus(&self, vm: &Vm) -> Vec<VcpuThread>;
@@ -172,14 +163,6 @@ impl Vm {
     /// Whether the VMM's process still is the one described.
     pub fn exists(&self) -> bool {
         !process::is_gone(self.pid, self.start_time)
-    }
-
-    /// Whether its owner has paused it; `None` if the VMM cannot be asked.
-    pub fn paused(&self) -> Option<bool> {
-        match self.kind {
-            Kind::Qemu(_) => qemu::Qemu.paused(self),
-            Kind::Other(_) => None,
-        }
     }
 
     /// Its vCPU threads as of now: CPUs may have been plugged in since.

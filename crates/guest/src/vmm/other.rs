@@ -43,7 +43,6 @@ impl Vmm for Other {
             kind: Kind::Other(program),
             memory: Vec::new(),
             vcpus: vcpus(pid, prefix),
-            qmp: None,
             encrypted: None,
             alternatives: Vec::new(),
         };
@@ -60,10 +59,6 @@ impl Vmm for Other {
                 None => None,
             })?
             .or_else(|| words.next().cloned())
-    }
-
-    fn paused(&self, _: &Vm) -> Option<bool> {
-        None
     }
 
     fn vcpus(&self, vm: &Vm) -> Vec<VcpuThread> {

@@ -1,24 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! QEMU, x86-64 PCs.
 //!
-//! Whoever runs a program with QEMU's name is asked like QEMU. So nothing that it says reaches
-//! beyond its own process: its vCPUs are threads of it, and the guest's RAM is memory of it.
+//! Anybody may run a program with QEMU's name. So nothing that its command line says reaches beyond
+//! its own process: its vCPUs are threads of it, and the guest's RAM is memory of it.
 
 use super::cmdline::Options;
-use super::monitor::Monitor;
 use super::process::Process;
-use super::{Accel, Kind, Segment, VcpuThread, Vm, Vmm, maps, mtree, ram, threads};
+use super::{Accel, Kind, VcpuThread, Vm, Vmm, maps, ram, threads};
 use crate::error::{Error, Result};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 pub struct Qemu;
 
 /// Names of QEMU's programs for x86-64 guests.
 const PROGRAMS: [&str; 4] = ["qemu-system-x86_64", "qemu-kvm", "qemu-system-i386", "kvm"];
-
-/// Monitors that are tried: each may take its time to stay silent.
-const MONITORS_MAX: usize = 4;
 
 /// Open files of a VMM that are inspected.
 const DESCRIPTORS_MAX: usize = 65536;
@@ -64,30 +60,11 @@ impl Vmm for Qemu {
         let mappings = maps::read(pid)?;
         let accel = accel(pid)?;
         let mut layouts = ram::layouts(&options, &mappings);
-        let (mut vcpus, mut qmp) = (Vec::new(), None);
-        for path in options.qmp.iter().take(MONITORS_MAX) {
-            let path = seen_by(pid, path);
-            // A socket that does not answer is no obstacle.
-            let Ok(mut monitor) = Monitor::connect(pid, &path) else { continue };
-            let threads = monitor.vcpus().ok();
-            vcpus = threads.and_then(|told| threads::of_process(pid, &told)).unwrap_or_default();
-            let told = told(&mut monitor, &options, &mappings);
-            if let Some(told) = told.filter(|told| ram::are_mapped(told, &mappings)) {
-                layouts.retain(|other| *other != told);
-                layouts.insert(0, told);
-            }
-            qmp = Some(path);
-            break;
-        }
-        if vcpus.is_empty() {
-            vcpus = threads::vcpus(pid, accel, options.vcpus);
-        }
+        let mut vcpus = threads::vcpus(pid, accel, options.vcpus);
         vcpus.sort_by_key(|v: &VcpuThread| v.index);
         if layouts.is_empty() {
             let mib = options.memory >> 20;
-            let reason = format!(
-                "no mapping of the {mib} MiB that its command line names, and its monitor does not tell"
-            );
+            let reason = format!("no mapping of the {mib} MiB that its command line names");
             return Err(Error::Layout { pid, reason });
         }
         let vm = Vm {
@@ -97,7 +74,6 @@ impl Vmm for Qemu {
             kind: Kind::Qemu(accel),
             memory: layouts.remove(0),
             vcpus,
-            qmp,
             encrypted: options.confidential,
             alternatives: layouts,
         };
@@ -109,14 +85,7 @@ impl Vmm for Qemu {
         if !named.is_empty() {
             return named;
         }
-        let monitor = vm.qmp.as_ref().and_then(|path| Monitor::connect(vm.pid, path).ok());
-        let asked = monitor.and_then(|mut monitor| monitor.vcpus().ok());
-        let own = asked.and_then(|told| threads::of_process(vm.pid, &told));
-        own.filter(|all| !all.is_empty()).unwrap_or_else(|| vm.vcpus.clone())
-    }
-
-    fn paused(&self, vm: &Vm) -> Option<bool> {
-        Monitor::connect(vm.pid, vm.qmp.as_ref()?).ok()?.paused().ok()
+        vm.vcpus.clone()
     }
 }
 
@@ -130,35 +99,6 @@ fn accel(pid: u32) -> Result<Accel> {
     };
     let found = entries.flatten().take(DESCRIPTORS_MAX).find_map(kvm).is_some();
     Ok(if found { Accel::Kvm } else { Accel::Tcg })
-}
-
-/// The layout as QEMU tells it.
-fn told(
-    monitor: &mut Monitor,
-    options: &Options,
-    mappings: &[maps::Mapping],
-) -> Option<Vec<Segment>> {
-    let ranges = mtree::flat_view(&monitor.info("info mtree -f").ok()?);
-    let blocks = mtree::ram_blocks(&monitor.info("info ramblock").ok()?);
-    mtree::segments(&ranges, &blocks, |block| {
-        // QEMU did not print an address: look for a mapping of this block alone.
-        let alone = Options { memory: block.len, memory_devices: Vec::new(), ..options.clone() };
-        let named = options.backends.iter().find(|b| block.name.ends_with(&b.id));
-        let alone = match named {
-            Some(backend) => Options { memory_devices: vec![backend.id.clone()], ..alone },
-            None => alone,
-        };
-        ram::layouts(&alone, mappings).first()?.first().map(|s| s.hva)
-    })
-}
-
-/// `path` in the VMM's own view of the file system, as a path here: it may run in a container or
-/// have changed its directory.
-fn seen_by(pid: u32, path: &Path) -> PathBuf {
-    match path.strip_prefix("/") {
-        Ok(below) => Path::new(&format!("/proc/{pid}/root")).join(below),
-        Err(_) => Path::new(&format!("/proc/{pid}/cwd")).join(path),
-    }
 }
 
 #[cfg(test)]

@@ -44,21 +44,6 @@ pub fn layouts(options: &Options, mappings: &[Mapping]) -> Vec<Vec<Segment>> {
     lows.into_iter().map(|low| lay_out(&blocks, low)).collect()
 }
 
-/// Whether `segments` are all memory of the process with these mappings (by address), and no part
-/// of it twice: together they are no larger than what the process can map.
-pub fn are_mapped(segments: &[Segment], mappings: &[Mapping]) -> bool {
-    let mut parts: Vec<(u64, u64)> =
-        segments.iter().map(|s| (s.hva, s.hva.saturating_add(s.len))).collect();
-    parts.sort_unstable();
-    let apart = parts.windows(2).all(|two| two[0].1 <= two[1].0);
-    let mapped = |&(start, end): &(u64, u64)| {
-        let first = mappings.partition_point(|m| m.end <= start);
-        let behind = |at, m: &Mapping| if m.start <= at { m.end } else { at };
-        mappings[first..].iter().take_while(|m| m.start < end).fold(start, behind) >= end
-    };
-    apart && parts.iter().all(mapped)
-}
-
 /// How much of `total` bytes of RAM lies below the hole.
 pub fn low(machine: Machine, total: u64, limit: Option<u64>) -> u64 {
     let low = match machine {
@@ -236,33 +221,6 @@ mod tests {
         let parts = [mapping(base, GIB / 2, ""), mapping(base + GIB / 2, GIB / 2, "")];
         assert_eq!(layouts(&options, &parts)[0][0].hva, base);
         assert!(layouts(&options, &[mapping(base, GIB / 2, "")]).is_empty());
-    }
-
-    #[test]
-    fn ram_is_memory_of_the_process() {
-        let base = 0x7f00_0000_0000;
-        let maps = [
-            mapping(base, GIB, ""),
-            mapping(base + GIB, GIB, "/dev/shm/a"),
-            mapping(base + 3 * GIB, GIB, ""),
-        ];
-        let segment = |gpa, len, hva| Segment { gpa, len, hva };
-        let (a, b) = (segment(0, GIB, base), segment(FOUR_GIB, GIB, base + 3 * GIB));
-        assert!(are_mapped(&[a, b], &maps));
-        assert!(are_mapped(&[segment(0, GIB, base + GIB / 2), b], &maps), "in two mappings");
-        for wrong in [
-            segment(0, 3 * GIB, base),
-            segment(0, 4 * GIB, base),
-            segment(0, 2 * GIB, base + GIB),
-            segment(0, GIB, base - MIB),
-            segment(0, MIB, base + 2 * GIB),
-            segment(0, MIB, base + 8 * GIB),
-            segment(0, u64::MAX, base),
-            segment(0, u64::MAX, 0),
-        ] {
-            assert!(!are_mapped(&[wrong], &maps), "{wrong:?}");
-        }
-        assert!(!are_mapped(&[a, segment(GIB, MIB, base + MIB)], &maps), "the same memory twice");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The threads of QEMU that are vCPUs, when QEMU cannot be asked.
+//! The threads of QEMU that are vCPUs.
 //!
 //! With `debug-threads=on` (libvirt's choice) a thread's name says it. A KVM vCPU also shows in the
 //! system call it is in: `ioctl(fd, KVM_RUN)`, where `fd` is a link to `anon_inode:kvm-vcpu:N`.
@@ -43,24 +43,6 @@ pub fn vcpus(pid: u32, accel: Accel, expected: u32) -> Vec<VcpuThread> {
 /// The vCPU threads by their names; none if QEMU does not name its threads.
 pub fn named(pid: u32) -> Vec<VcpuThread> {
     by_name(pid, index_in)
-}
-
-/// The threads of process `pid` whose numbers the process itself gave. In a container these are the
-/// numbers of its PID namespace. `None` if one of them is no thread of this process: it may say
-/// anything.
-pub fn of_process(pid: u32, told: &[VcpuThread]) -> Option<Vec<VcpuThread>> {
-    let own = tids(pid).into_iter().filter_map(|tid| {
-        let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
-        Some((innermost(&status).unwrap_or(tid), tid))
-    });
-    let own: BTreeMap<u32, u32> = own.collect();
-    told.iter().map(|t| Some(VcpuThread { tid: *own.get(&t.tid)?, ..*t })).collect()
-}
-
-/// A thread's number in its own PID namespace, from its `status`.
-fn innermost(status: &str) -> Option<u32> {
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    numbers.split_ascii_whitespace().last()?.parse().ok()
 }
 
 fn tids(pid: u32) -> Vec<u32> {
@@ -165,22 +147,6 @@ mod tests {
         for other in ["CPU x/KVM", "CPU 1", "IO iothread1", "CPU 1/XXX"] {
             assert_eq!(index_in(other), None);
         }
-    }
-
-    #[test]
-    fn what_a_process_says_of_its_threads_is_checked() {
-        let pid = std::process::id();
-        let thread = |tid| VcpuThread { index: 3, tid };
-        assert_eq!(of_process(pid, &[]), Some(vec![]));
-        let status = fs::read_to_string("/proc/self/status").unwrap();
-        let own = innermost(&status).unwrap_or(pid);
-        assert_eq!(of_process(pid, &[thread(own)]), Some(vec![thread(pid)]));
-        // Such a thread exists, but not in this process.
-        let other = fs::read_to_string("/proc/1/status").unwrap();
-        let other = innermost(&other).unwrap_or(1);
-        assert_eq!(of_process(pid, &[thread(own), thread(other)]), None);
-        assert_eq!(innermost("Name:\tCPU 0/KVM\nPid:\t4711\nNSpid:\t4711\t93\t7\n"), Some(7));
-        assert_eq!(innermost("Name:\tx\nNSpid:\n"), None);
     }
 
     #[test]

@@ -13,7 +13,7 @@ fn pause_new_cpu_reboot_and_end_are_noticed() {
     let _alone = alone();
     // Newer kernels accept no new CPU from the ACPI tables of an older QEMU ("plus 0 hotplug
     // CPUs").
-    let qemu = Qemu::with_guest("deb:6.1");
+    let mut qemu = Qemu::with_guest("deb:6.1");
     let guest = qemu.attach(&Options::default());
     let alive = || match guest.alive().unwrap() {
         Liveness::Gone => panic!("the VM has ended"),

@@ -14,15 +14,12 @@ use std::process::{Child, Command, Stdio};
 pub struct Qemu {
     pub child: Child,
     pub scratch: Scratch,
-    monitor: bool,
-    /// Kept, so that this socket is busy.
-    _own: Option<Monitor>,
+    monitor: Option<Monitor>,
 }
 
 impl Qemu {
-    /// Starts QEMU under TCG with `args`, and waits until it has made its machine. With a
-    /// `monitor`, in a socket that anybody may use.
-    pub fn start(args: &[&str], monitor: bool) -> Qemu {
+    /// Starts QEMU under TCG with `args`, and waits until it has made its machine.
+    pub fn start(args: &[&str]) -> Qemu {
         let scratch = Scratch::new();
         let cancel = Cancel::default();
         let qemu = Images::open(&cancel, &Silent).unwrap().prepare(&[], &[]).unwrap().qemu;
@@ -36,28 +33,21 @@ impl Qemu {
             "-accel",
             "tcg,thread=multi",
         ]);
-        // A monitor is for the test to see that the machine is made; it stays connected, and so
-        // is busy.
-        let own = scratch.0.join("own");
-        command.args(["-qmp", &format!("unix:{},server=on,wait=off", own.display())]);
-        if monitor {
-            let path = scratch.0.join("qmp");
-            command.args(["-qmp", &format!("unix:{},server=on,wait=off", path.display())]);
-        }
+        let path = scratch.0.join("qmp");
+        command.args(["-qmp", &format!("unix:{},server=on,wait=off", path.display())]);
         if !args.contains(&"-name") {
             command.args(["-name", &format!("{},debug-threads=on", scratch.name())]);
         }
         command.args(args).stdin(Stdio::null()).stdout(Stdio::null());
         let child = process::spawn(&mut command).unwrap();
-        let mut qemu = Qemu { child, scratch, monitor, _own: None };
+        let mut qemu = Qemu { child, scratch, monitor: None };
         wait_for("QEMU's monitor", || {
             assert_eq!(qemu.child.try_wait().unwrap(), None, "QEMU does not start");
-            UnixStream::connect(&own).is_ok()
+            UnixStream::connect(&path).is_ok()
         });
         // The greeting comes from the main loop, which runs when everything is made.
-        let mut own = Monitor::open(&own);
-        own.command(r#"{"execute":"query-status"}"#);
-        qemu._own = Some(own);
+        qemu.monitor = Some(Monitor::open(&path));
+        qemu.command(r#"{"execute":"query-status"}"#);
         qemu
     }
 
@@ -82,7 +72,7 @@ impl Qemu {
         ];
         // The guest's init waits for commands on the second serial line; nothing is sent there.
         let more = ["-initrd", initrd, "-append", &append, "-serial", "null", "-serial", "null"];
-        Qemu::start(&[&args[..], &more].concat(), true)
+        Qemu::start(&[&args[..], &more].concat())
     }
 
     pub fn pid(&self) -> u32 {
@@ -113,10 +103,9 @@ impl Qemu {
         }
     }
 
-    /// Has QEMU carry out `command`, on the socket that is for anybody.
-    pub fn command(&self, command: &str) -> String {
-        assert!(self.monitor);
-        Monitor::open(&self.scratch.0.join("qmp")).command(command)
+    /// Has QEMU carry out `command`.
+    pub fn command(&mut self, command: &str) -> String {
+        self.monitor.as_mut().unwrap().command(command)
     }
 }
 

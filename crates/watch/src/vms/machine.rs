@@ -404,7 +404,7 @@ impl Machine {
         let (starts, whole) = match error {
             Error::Gone { .. } => return self.end(),
             Error::NoKernel { whole, .. } => (since.elapsed() < STARTING, *whole),
-            // Somebody else may be at the VMM's monitor: its threads cannot be asked for.
+            // It is read already: a later look finds out.
             _ if self.attached().is_some() => return,
             _ => (false, false),
         };
