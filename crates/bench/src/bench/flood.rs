@@ -7,15 +7,15 @@
 //! with its defaults. Garbage is what has been unlinked and not freed, looked at after each update.
 //! The peak is that of a sample, whose length matters to those whose garbage has no bound.
 
-use super::{Prepared, column, reader_label};
+use super::{Prepared, column, reader_label, replace_always};
 use crate::error::Result;
 use crate::options::Options;
 use crate::readers::{self, Work};
 use crate::result::{Column, Recorder, Unit};
 use crate::schedule::Job;
 use crate::subject::{Class, Kind, choose};
-use crate::table::{Table, next_seed};
-use std::time::{Duration, Instant};
+use crate::table::Table;
+use std::time::Duration;
 
 /// Bytes of a node.
 const NODE: usize = 1024;
@@ -63,22 +63,9 @@ fn sample(kind: Kind, readers: usize, length: Duration, options: &Options) -> Re
     let table = Table::hash(NODE);
     let ((peak, rate, seconds), totals) =
         readers::run(kind, &table, readers, Work::Lookups, |writer| {
-            let start = Instant::now();
-            let (mut seed, mut updates, mut peak) = (12345, 0u64, 0);
-            loop {
-                seed = next_seed(seed);
-                writer.replace(table.key(seed));
-                updates += 1;
-                peak = peak.max(table.ledger().garbage());
-                if updates % 16 == 0 {
-                    options.check()?;
-                    let elapsed = start.elapsed();
-                    if elapsed >= length {
-                        let seconds = elapsed.as_secs_f64();
-                        return Ok((peak, updates as f64 / seconds, seconds));
-                    }
-                }
-            }
+            let (peak, updates, seconds) =
+                replace_always(writer, &table, |seed| table.key(seed), length, options)?;
+            Ok((peak, updates as f64 / seconds, seconds))
         })?;
     let lookups = totals.operations as f64 / seconds;
     Ok([(peak * table.ledger().node_bytes()) as f64 / 1e6, rate / 1e3, lookups / 1e3])

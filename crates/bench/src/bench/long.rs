@@ -4,7 +4,7 @@
 //!
 //! And scans of a map with 2^20 entries, beside 64 threads that replace entries.
 
-use super::{Prepared, column, reader_label};
+use super::{Prepared, column, reader_label, replace_always};
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::peer::traversal::CAP;
@@ -127,21 +127,8 @@ fn sample(kind: Kind, readers: usize, length: Duration, options: &Options) -> Re
     let table = Table::list(LENGTH);
     let ((peak, updates, seconds), totals) =
         readers::run(kind, &table, readers, Work::Searches, |writer| {
-            let start = Instant::now();
-            let (mut seed, mut updates, mut peak) = (12345, 0u64, 0);
-            loop {
-                seed = next_seed(seed);
-                writer.replace(LENGTH - 1 - table.key(seed) % NEAR);
-                updates += 1;
-                peak = peak.max(table.ledger().garbage());
-                if updates % 16 == 0 {
-                    options.check()?;
-                    let elapsed = start.elapsed();
-                    if elapsed >= length {
-                        return Ok((peak, updates, elapsed.as_secs_f64()));
-                    }
-                }
-            }
+            let key = |seed| LENGTH - 1 - table.key(seed) % NEAR;
+            replace_always(writer, &table, key, length, options)
         })?;
     let garbage = (peak * table.ledger().node_bytes()) as f64 / 1e6;
     let per_ms = |n: u64| Some(n as f64 / seconds / 1e3);

@@ -380,6 +380,31 @@ fn replace_at_times(
     Ok(())
 }
 
+/// Replaces random keys as fast as it can: the peak of the garbage, the updates, and the seconds.
+fn replace_always(
+    writer: &mut dyn Writer,
+    table: &Table,
+    key: impl Fn(u64) -> u64,
+    length: Duration,
+    options: &Options,
+) -> Result<(u64, u64, f64)> {
+    let start = Instant::now();
+    let (mut seed, mut updates, mut peak) = (12345, 0, 0);
+    loop {
+        seed = next_seed(seed);
+        writer.replace(key(seed));
+        updates += 1;
+        peak = peak.max(table.ledger().garbage());
+        if updates % 16 == 0 {
+            options.check()?;
+            let elapsed = start.elapsed();
+            if elapsed >= length {
+                return Ok((peak, updates, elapsed.as_secs_f64()));
+            }
+        }
+    }
+}
+
 /// Readers at work beside a writer, a column for each number of them.
 struct Crowds {
     /// Before the number, in the column's title.
