@@ -119,12 +119,6 @@ fn least(root: &Path, path: &str, file: &str) -> u64 {
     texts.filter_map(|text| text.trim().parse().ok()).min().unwrap_or(u64::MAX)
 }
 
-/// A cgroup with a limit of its CPU time that root has set: the file that says so. With a limit of
-/// an own cgroup (`systemd-run --user --property CPUQuota=`) any user could end guard.
-pub fn limited_by_root() -> Option<PathBuf> {
-    all_limited().into_iter().find(|file| is_roots(file))
-}
-
 fn is_roots(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|file| file.uid() == 0)
 }

@@ -301,16 +301,6 @@ impl VcpuView<'_> {
         self.guest.task(address)
     }
 
-    /// `__per_cpu_offset`: what to add to the address of a per-CPU variable.
-    pub fn per_cpu_base(&self) -> u64 {
-        self.area.offset
-    }
-
-    /// Kernel address of this CPU's copy of the per-CPU variable `name`.
-    pub fn per_cpu(&self, name: &str) -> Result<u64> {
-        Ok(self.area.offset.wrapping_add(self.guest.kernel.symbols.address(name)?))
-    }
-
     /// Address of its `preempt_count` in the VMM.
     pub fn preempt_count_host(&self) -> Option<u64> {
         self.guest.kernel.memory.host_address(self.area.preempt_count)
