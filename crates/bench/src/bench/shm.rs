@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! System V shared memory, the kernel's and ours: a segment's life (made, attached, detached,
-//! removed), of one page and of 1 MiB of which each page is written once; attaching alone; and what
-//! the first write to a page costs.
+//! removed), of one page and of 1 MiB of which each page is written once; attaching alone; what the
+//! first write to a page costs; and a fork by a process that has a segment attached.
 
 use super::sides::{self, Measure, Sample};
 use super::{Prepared, alone, column};
@@ -23,6 +23,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let mut prepared = sides::prepare(vec![
         measure("life, one page untouched", Unit::Microseconds, Box::new(life)),
         measure("attach and detach", Unit::Microseconds, Box::new(attach)),
+        measure("fork and wait, attached", Unit::Microseconds, Box::new(fork)),
         Measure {
             column: column("life, 1 MiB written", Unit::Microseconds),
             what: "life, 1 MiB written".into(),
@@ -53,6 +54,30 @@ fn attach(side: Sysv, length: Duration) -> Result<f64> {
     let segment = side.segment(MIB)?;
     let once = || segment.attach().map(drop);
     Ok(alone(length, |n| (0..n).filter(|_| once().is_err()).count() as u64)? / 1e3)
+}
+
+/// A fork, until its child has ended.
+fn fork(side: Sysv, length: Duration) -> Result<f64> {
+    let segment = side.segment(MIB)?;
+    let _attached = segment.attach()?;
+    let once = || {
+        // SAFETY: the child ends at once. The handlers for forks are ours, so none run on the
+        // kernel's side.
+        unsafe {
+            let child = match side {
+                Sysv::Kernel => libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32,
+                Sysv::Reprieve(_) => libc::fork(),
+            };
+            if child == 0 {
+                libc::_exit(0);
+            }
+            if matches!(side, Sysv::Reprieve(_)) {
+                reprieve_ipc::forked(child);
+            }
+            libc::waitpid(child, std::ptr::null_mut(), 0) == child
+        }
+    };
+    Ok(alone(length, |n| (0..n).filter(|_| !once()).count() as u64)? / 1e3)
 }
 
 /// A life whose pages are all written, and the first write to one of them; in ns.
