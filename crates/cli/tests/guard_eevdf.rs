@@ -24,7 +24,7 @@ fn guard(journal: &Path, args: &[&str]) -> Command {
 /// A guard of that VM alone.
 fn start(journal: &Path, vm: u32) -> (Child, BufReader<ChildStdout>) {
     let vm = vm.to_string();
-    let args = ["--backend", "eevdf", "--vm", &vm, "--json", "--interval", "100ms"];
+    let args = ["--backend", "eevdf", "--vm", &vm, "--json", "--interval", "1h"];
     let mut command = guard(journal, &args);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let out = BufReader::new(child.stdout.take().unwrap());

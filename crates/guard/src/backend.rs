@@ -7,6 +7,14 @@ use crate::statistics::Statistics;
 
 /// A backend that is attached. Dropping it detaches it.
 pub trait Guard {
+    /// Does what the backend has to do again and again. Called several times per second.
+    ///
+    /// # Errors
+    /// When the backend cannot go on.
+    fn look(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// The backend's totals since it was attached.
     ///
     /// # Errors

@@ -25,7 +25,10 @@ use reprieve_watch::raw::clock;
 use reprieve_watch::vms::finder::{self, Finder, Key};
 use std::collections::BTreeMap;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Time between two looks at the VMs. A look reads `/proc`.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The backend at work. Dropping it restores every slice.
 pub struct Eevdf {
@@ -33,6 +36,9 @@ pub struct Eevdf {
     policy: Policy,
     finder: Finder,
     vms: BTreeMap<Key, vmm::Vm>,
+    /// What the last look found, and when it was.
+    seen: Vec<VmStatistics>,
+    looked: Option<Instant>,
     begun_ns: u64,
     supervisor: Supervisor,
 }
@@ -48,6 +54,8 @@ impl Eevdf {
             policy: options.policy,
             finder: Finder::default(),
             vms: BTreeMap::new(),
+            seen: Vec::new(),
+            looked: None,
             begun_ns: clock::now_ns(),
             supervisor: undo::begin(&options.journal)?,
         })
@@ -100,16 +108,24 @@ fn shorten_one(tid: u32, default: Duration, short: Duration) -> io::Result<()> {
 }
 
 impl Guard for Eevdf {
-    /// Also what keeps the slices short: guard asks for statistics all the time.
-    fn statistics(&mut self) -> Result<Statistics, Error> {
+    fn look(&mut self) -> Result<(), Error> {
+        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+            return Ok(());
+        }
         self.find();
         let reading = |source| Error::Io { what: "reading the default slice".into(), source };
         let default = slice::default().map_err(reading)?;
+        self.seen = self.vms.values().map(|vm| shorten(vm, default)).collect();
+        self.looked = Some(Instant::now());
+        Ok(())
+    }
+
+    fn statistics(&mut self) -> Result<Statistics, Error> {
         let now = clock::now_ns();
         Ok(Statistics {
             time_ns: now,
             elapsed_ns: now - self.begun_ns,
-            vms: self.vms.values().map(|vm| shorten(vm, default)).collect(),
+            vms: self.seen.clone(),
             process_ns: clock::process_ns(),
             ..Statistics::new(Backend::Eevdf, self.policy)
         })
@@ -147,7 +163,7 @@ mod tests {
             slice::set(tid, None).unwrap();
             (0..2).for_each(|_| shorten_one(tid, default, mark).unwrap());
             assert_eq!(slice::get(tid).unwrap(), mark);
-            assert!(slice::restore_all(mark).unwrap() == 1);
+            assert_eq!(slice::restore_all(mark).unwrap(), 1);
             assert_eq!(slice::get(tid).unwrap(), default);
         });
         tried.join().unwrap();

@@ -75,6 +75,7 @@ pub fn run<E: From<Error>>(
     let begun = Instant::now();
     let mut due = begun + interval;
     loop {
+        guard.look()?;
         let over = length.is_some_and(|length| begun.elapsed() >= length);
         let ended = guard.ended();
         let done = over || ended.is_some() || cancel.load(Ordering::Relaxed);
