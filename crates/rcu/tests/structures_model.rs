@@ -42,6 +42,67 @@ fn sorted(items: impl Iterator<Item = (String, Value)>) -> Vec<(String, Value)> 
     items
 }
 
+fn owned((key, value): (&String, &Value)) -> (String, Value) {
+    (key.clone(), value.clone())
+}
+
+/// The calls that a map has in common with its model, whatever its order: `$call` of [`SHARED`].
+macro_rules! shared_call {
+    ($call:expr, $n:ident, $key:ident, $map:ident, $model:ident, $domain:ident) => {{
+        let (k, v) = ($key.as_str(), Box::new($n));
+        let pair = |value: Option<Value>| value.map(|value| ($key.clone(), value));
+        let even = |value: &Value| **value % 2 == 0;
+        match $call {
+            0 | 1 => {
+                let old = $model.insert($key.clone(), v.clone());
+                assert_eq!(value($map.insert($key.clone(), v)), pair(old));
+            }
+            2 => {
+                let new = $map.insert_new($key.clone(), v.clone());
+                assert_eq!(new.is_ok(), !$model.contains_key(k));
+                $model.entry($key).or_insert(v);
+            }
+            3 => {
+                let held = $map.get_or_insert_with($key.clone(), || v.clone());
+                assert_eq!(*held, *$model.entry($key).or_insert(v));
+            }
+            4 => {
+                let old = $map.update(k, |old| Box::new(**old / 3 + 1));
+                assert_eq!(value(old), pair($model.get(k).cloned()));
+                $model.entry($key).and_modify(|old| **old = **old / 3 + 1);
+            }
+            5 => {
+                if let Some(held) = $map.protect(k) {
+                    assert_eq!($map.replace(&held, v.clone()), Ok(()));
+                    assert_eq!($map.replace(&held, v.clone()), Err(v.clone()));
+                    $model.insert($key, v);
+                }
+            }
+            6 | 7 => assert_eq!(value($map.remove(k)), $model.remove_entry(k)),
+            8 => {
+                let removed = $model.get(k).is_some_and(even).then(|| $model.remove_entry(k));
+                assert_eq!(value($map.remove_if(k, even)), removed.flatten());
+            }
+            9 if $n % 8 == 0 => {
+                $map.retain(|key, value| key.len() == 2 || even(value));
+                $model.retain(|key, value| key.len() == 2 || even(value));
+            }
+            10 if $n % 64 == 0 => {
+                $map.clear();
+                $model.clear();
+            }
+            11 => assert_eq!(
+                ($map.contains_key(k), $map.protect(k).map(|held| held.clone())),
+                ($model.contains_key(k), $model.get(k).cloned())
+            ),
+            12 => assert_eq!($map.get(k, &$domain.read_lock()), $model.get(k)),
+            _ => (),
+        }
+    }};
+}
+
+const SHARED: usize = 13;
+
 /// Keys are owned, and looked up as `&str`.
 fn map_like_hash_map<S: BuildHasher>(hasher: S) {
     let mut random = Random::new();
@@ -51,82 +112,38 @@ fn map_like_hash_map<S: BuildHasher>(hasher: S) {
     for n in 0..CALLS {
         let key = random.below(KEYS).to_string();
         let (k, v) = (key.as_str(), Box::new(n));
-        let pair = |value: Option<Value>| value.map(|value| (key.clone(), value));
-        let even = |value: &Value| **value % 2 == 0;
-        match random.below(19) {
-            0 | 1 => {
-                let old = model.insert(key.clone(), v.clone());
-                assert_eq!(value(map.insert(key.clone(), v)), pair(old));
-            }
-            2 => {
-                let new = map.insert_new(key.clone(), v.clone());
-                assert_eq!(new.is_ok(), !model.contains_key(k));
-                model.entry(key).or_insert(v);
-            }
-            3 => {
-                let held = map.get_or_insert_with(key.clone(), || v.clone());
-                assert_eq!(*held, *model.entry(key).or_insert(v));
-            }
-            4 => {
+        match random.below(SHARED + 6) {
+            call @ 0..SHARED => shared_call!(call, n, key, map, model, domain),
+            SHARED => {
                 let entry = map.entry(key.clone()).and_modify(|old| Box::new(**old + 1));
                 let held = if n % 2 == 0 { entry.or_insert(v.clone()) } else { entry.or_default() };
                 let new = if n % 2 == 0 { v } else { Value::default() };
                 let model = model.entry(key).and_modify(|old| **old += 1).or_insert(new);
                 assert_eq!(*held, *model);
             }
-            5 => {
-                let old = map.update(k, |old| Box::new(**old / 3 + 1));
-                assert_eq!(value(old), pair(model.get(k).cloned()));
-                model.entry(key).and_modify(|old| **old = **old / 3 + 1);
-            }
-            6 | 7 => {
+            14 | 15 => {
                 let change =
                     [Change::Keep, Change::Set(v), Change::Remove][random.below(3)].clone();
                 let old = map.compute(key.clone(), |old| {
                     assert_eq!(old, model.get(k));
                     change.clone()
                 });
-                assert_eq!(value(old), pair(model.get(k).cloned()));
+                assert_eq!(value(old), model.get_key_value(k).map(owned));
                 match change {
                     Change::Keep => (),
                     Change::Set(v) => _ = model.insert(key, v),
                     Change::Remove => _ = model.remove(k),
                 }
             }
-            8 => {
-                if let Some(held) = map.protect(k) {
-                    assert_eq!(map.replace(&held, v.clone()), Ok(()));
-                    assert_eq!(map.replace(&held, v.clone()), Err(v.clone()));
-                    model.insert(key, v);
-                }
-            }
-            9 | 10 => assert_eq!(value(map.remove(k)), model.remove_entry(k)),
-            11 => {
-                let removed = model.get(k).is_some_and(even).then(|| model.remove_entry(k));
-                assert_eq!(value(map.remove_if(k, even)), removed.flatten());
-            }
-            12 if n % 8 == 0 => {
-                map.retain(|key, value| key.len() == 2 || even(value));
-                model.retain(|key, value| key.len() == 2 || even(value));
-            }
-            13 if n % 64 == 0 => {
-                map.clear();
-                model.clear();
-            }
-            14 => {
+            16 => {
                 map.shrink_to_fit();
                 domain.synchronize();
             }
-            15 if n % 8 == 0 => {
+            17 if n % 8 == 0 => {
                 let more: Vec<_> = (0..400).map(|i| (format!("+{i}"), Box::new(i))).collect();
                 (&map).extend(more.clone());
                 model.extend(more);
             }
-            16 => assert_eq!(
-                (map.contains_key(k), map.protect(k).map(|held| held.clone())),
-                (model.contains_key(k), model.get(k).cloned())
-            ),
-            17 => assert_eq!(map.get(k, &domain.read_lock()), model.get(k)),
             _ if n % 16 == 0 => {
                 let expected = sorted(model.clone().into_iter());
                 let held = map.iter().map(|held| (held.key().clone(), held.clone()));
@@ -165,57 +182,12 @@ fn an_ordered_map_is_like_a_btree_map() {
     let mut model: BTreeMap<String, Value> = BTreeMap::new();
     for n in 0..CALLS {
         let key = random.below(KEYS).to_string();
-        let (k, v) = (key.as_str(), Box::new(n));
-        let pair = |value: Option<Value>| value.map(|value| (key.clone(), value));
-        let even = |value: &Value| **value % 2 == 0;
-        match random.below(17) {
-            0 | 1 => {
-                let old = model.insert(key.clone(), v.clone());
-                assert_eq!(value(map.insert(key.clone(), v)), pair(old));
-            }
-            2 => {
-                let new = map.insert_new(key.clone(), v.clone());
-                assert_eq!(new.is_ok(), !model.contains_key(k));
-                model.entry(key).or_insert(v);
-            }
-            3 => {
-                let held = map.get_or_insert_with(key.clone(), || v.clone());
-                assert_eq!(*held, *model.entry(key).or_insert(v));
-            }
-            4 => {
-                let old = map.update(k, |old| Box::new(**old / 3 + 1));
-                assert_eq!(value(old), pair(model.get(k).cloned()));
-                model.entry(key).and_modify(|old| **old = **old / 3 + 1);
-            }
-            5 => {
-                if let Some(held) = map.protect(k) {
-                    assert_eq!(map.replace(&held, v.clone()), Ok(()));
-                    assert_eq!(map.replace(&held, v.clone()), Err(v.clone()));
-                    model.insert(key, v);
-                }
-            }
-            6 | 7 => assert_eq!(value(map.remove(k)), model.remove_entry(k)),
-            8 => {
-                let removed = model.get(k).is_some_and(even).then(|| model.remove_entry(k));
-                assert_eq!(value(map.remove_if(k, even)), removed.flatten());
-            }
-            9 => assert_eq!(value(map.pop_first()), model.pop_first()),
-            10 => assert_eq!(value(map.pop_last()), model.pop_last()),
-            11 if n % 8 == 0 => {
-                map.retain(|key, value| key.len() == 2 || even(value));
-                model.retain(|key, value| key.len() == 2 || even(value));
-            }
-            12 if n % 64 == 0 => {
-                map.clear();
-                model.clear();
-            }
-            13 => assert_eq!(
-                (map.contains_key(k), map.protect(k).map(|held| held.clone())),
-                (model.contains_key(k), model.get(k).cloned())
-            ),
-            14 => assert_eq!(map.get(k, &domain.read_lock()), model.get(k)),
+        let k = key.as_str();
+        match random.below(SHARED + 6) {
+            call @ 0..SHARED => shared_call!(call, n, key, map, model, domain),
+            SHARED => assert_eq!(value(map.pop_first()), model.pop_first()),
+            14 => assert_eq!(value(map.pop_last()), model.pop_last()),
             15 => {
-                let owned = |(k, v): (&String, &Value)| (k.clone(), v.clone());
                 assert_eq!(value(map.first()), model.first_key_value().map(owned));
                 assert_eq!(value(map.last()), model.last_key_value().map(owned));
                 let bound = if n % 2 == 0 { Included(k) } else { Excluded(k) };
