@@ -8,7 +8,8 @@
 //! A build with `RUSTFLAGS="--cfg reprieve_fault"` breaks the protocol on purpose
 //! (`src/platform/fault.rs`) and runs `faults_are_caught` in place of the torture itself.
 
-use reprieve::structures::List;
+use reprieve::structures::prefix::{Prefix, PrefixTable};
+use reprieve::structures::{List, OrderedMap};
 use reprieve::{Cap, Domain, Engine, Head, Lookup, Part, Protected, ReadSide, Section, Traversal};
 use std::cell::Cell;
 #[cfg(not(reprieve_fault))]
@@ -248,7 +249,7 @@ unsafe impl Traversal for Parts<'_> {
     }
 }
 
-/// A value of the list, which is poison once it was dropped.
+/// A value of a list or map, which is poison once it was dropped.
 struct Item {
     id: u64,
     check: AtomicU64,
@@ -257,6 +258,10 @@ struct Item {
 impl Item {
     fn new(id: u64) -> Item {
         Item { id, check: AtomicU64::new(id.wrapping_mul(MARK)) }
+    }
+
+    fn is_whole(&self, id: u64) -> bool {
+        self.id == id && self.check.load(Relaxed) == id.wrapping_mul(MARK)
     }
 }
 
@@ -292,13 +297,25 @@ impl Random {
     }
 }
 
-/// Items of the list that are always there.
+/// Items of the list and of each map that are always there.
 const ALWAYS: u64 = 8;
+
+/// The distance of such keys in the ordered map, between which others come and go.
+const APART: u64 = 16;
+
+/// The id of a prefix's value: ascending as the prefixes do. Those of length 8 are always there.
+fn id(prefix: &Prefix<u32>) -> u64 {
+    u64::from(prefix.address()) << 8 | u64::from(prefix.length())
+}
 
 struct Arena {
     domain: Arc<Domain>,
     table: Table,
     list: List<Item, Arc<Domain>>,
+    ordered: OrderedMap<u64, Item, Arc<Domain>>,
+    prefixes: PrefixTable<u32, Item, Arc<Domain>>,
+    /// How all reads are done, if not at random: see `read`.
+    way: Option<u64>,
     broken: AtomicU64,
     reads: AtomicU64,
     writes: AtomicU64,
@@ -329,7 +346,8 @@ impl Arena {
         let key = random.below(KEYS);
         let find =
             Find { chain: &self.table.chains[key as usize % CHAINS], key, delay: random.delay() };
-        match random.below(16) {
+        let any = random.below(18);
+        match self.way.unwrap_or(any) {
             // SAFETY: the table is reclaimed through this domain only.
             0..8 => self.check(key, unsafe { self.domain.lookup(&Value(find)) }),
             8..11 => {
@@ -355,6 +373,8 @@ impl Arena {
                 }
             }
             12 => self.scan(random),
+            13 => self.read_ordered(random),
+            14 => self.read_prefixes(random),
             _ => {
                 // SAFETY: as above, and nodes are retired with their address.
                 let mut held: Vec<_> = (0..=random.below(3) * random.below(6))
@@ -379,20 +399,83 @@ impl Arena {
         }
     }
 
+    /// Counts what is wrong. `delay` turns with the item in hand.
+    fn expect(&self, right: bool, delay: u64) {
+        READS.set(READS.get() + 1);
+        self.broken.fetch_add((!right).into(), Relaxed);
+        for _ in 0..delay {
+            std::hint::spin_loop();
+        }
+    }
+
     /// Items that are always there are seen once, in order, and each is whole.
     fn scan(&self, random: &mut Random) {
         let mut next = 0;
         for item in self.list.iter() {
-            READS.set(READS.get() + 1);
-            for _ in 0..random.delay() {
-                std::hint::spin_loop();
-            }
-            let whole = item.check.load(Relaxed) == item.id.wrapping_mul(MARK);
             let in_order = item.id >= ALWAYS || item.id == next;
-            self.broken.fetch_add((!whole || !in_order).into(), Relaxed);
+            self.expect(item.is_whole(item.id) && in_order, random.delay());
             next += u64::from(item.id < ALWAYS);
         }
-        self.broken.fetch_add((next != ALWAYS).into(), Relaxed);
+        self.expect(next == ALWAYS, 0);
+    }
+
+    /// A key that is always there, and a scan of those behind it.
+    fn read_ordered(&self, random: &mut Random) {
+        let first = random.below(ALWAYS) * APART;
+        let found = self.ordered.protect(&first);
+        self.expect(found.is_some_and(|held| held.is_whole(first)), 0);
+        let mut next = first;
+        for held in self.ordered.range(first..ALWAYS * APART) {
+            self.expect(held.is_whole(*held.key()) && *held.key() <= next, random.delay());
+            next += if *held.key() == next { APART } else { 0 };
+        }
+        self.expect(next == ALWAYS * APART, 0);
+    }
+
+    /// The routes of an address, and now and then all.
+    fn read_prefixes(&self, random: &mut Random) {
+        let address = (random.below(ALWAYS) << 24 | random.below(1 << 24)) as u32;
+        let route = self.prefixes.lookup(address);
+        let right = route.is_some_and(|held| {
+            let length = held.key().length();
+            let covers = Prefix::new(address, length).unwrap() == *held.key();
+            covers && length >= 8 && held.is_whole(id(held.key()))
+        });
+        self.expect(right, 0);
+        if random.below(8) > 0 {
+            return;
+        }
+        let (mut last, mut seen) = (None, 0);
+        for held in self.prefixes.iter() {
+            let id = id(held.key());
+            self.expect(held.is_whole(id) && last < Some(id), random.delay());
+            (last, seen) = (Some(id), seen + u64::from(held.key().length() == 8));
+        }
+        self.expect(seen == ALWAYS, 0);
+    }
+
+    /// Replaces what is always there, and puts in or takes out others, neighbours together.
+    fn write_maps(&self, random: &mut Random) {
+        let key = random.below(ALWAYS) * APART;
+        self.ordered.insert(key, Item::new(key));
+        let (from, inserts) = (random.below(ALWAYS * APART) | 1, random.below(2) == 0);
+        for key in (from..from + APART).step_by(2) {
+            if inserts {
+                self.ordered.insert(key, Item::new(key));
+            } else {
+                self.ordered.remove(&key);
+            }
+        }
+        for _ in 0..APART {
+            // Of length 8 or longer, or a few above.
+            let (net, within) = (random.below(ALWAYS) << 24, random.below(4) << 22);
+            let prefix = Prefix::new((net | within) as u32, 5 + random.below(6) as u8).unwrap();
+            if prefix.length() == 8 || random.below(2) == 0 {
+                self.prefixes.insert(prefix, Item::new(id(&prefix)));
+            } else {
+                self.prefixes.remove(&prefix);
+            }
+        }
     }
 
     /// Takes items out, neighbours together, and puts others in.
@@ -415,8 +498,10 @@ impl Arena {
 
     fn write(&self, random: &mut Random) {
         self.writes.fetch_add(1, Relaxed);
-        if random.below(8) == 0 {
-            self.write_list(random);
+        match random.below(8) {
+            0 => self.write_list(random),
+            1 => self.write_maps(random),
+            _ => (),
         }
         if random.below(1000) == 0 {
             assert_eq!(self.domain.forget_dead_threads(), 0, "nobody died");
@@ -489,6 +574,8 @@ extern "C" fn on_signal(_: i32) {
         arena.check(key, arena.look(&*walked));
     }
     arena.scan(&mut random);
+    arena.read_ordered(&mut random);
+    arena.read_prefixes(&mut random);
 }
 
 /// The child of a fork reads, writes, waits and ends.
@@ -558,10 +645,26 @@ fn torture(engine: Engine, readers: u64, time: Duration, seed: u64, forks: bool)
     let domain = Arc::new(domain);
     let list = List::new_in(domain.clone());
     (0..ALWAYS).for_each(|id| list.push_back(Item::new(id)));
+    let ordered = OrderedMap::new_in(domain.clone());
+    (0..ALWAYS).for_each(|n| _ = ordered.insert(n * APART, Item::new(n * APART)));
+    let prefixes = PrefixTable::new_in(domain.clone());
+    for net in 0..ALWAYS as u32 {
+        let prefix = Prefix::new(net << 24, 8).unwrap();
+        prefixes.insert(prefix, Item::new(id(&prefix)));
+    }
+    let way = match std::env::var("REPRIEVE_TORTURE_LOAD").as_deref() {
+        Ok("list") => Some(12),
+        Ok("ordered") => Some(13),
+        Ok("prefixes") => Some(14),
+        _ => None,
+    };
     let arena = Arc::new(Arena {
         domain,
         table: Table::new(),
         list,
+        ordered,
+        prefixes,
+        way,
         broken: AtomicU64::new(0),
         reads: AtomicU64::new(0),
         writes: AtomicU64::new(0),
@@ -721,7 +824,7 @@ fn tortured_fault() {
     let (seconds, seed) = settings();
     let tick = Duration::from_millis(3);
     let end = Instant::now() + Duration::from_secs_f64(seconds);
-    let engine = match std::env::var("REPRIEVE_TORTURE_STORES").as_deref() {
+    let engine = match std::env::var("REPRIEVE_TORTURE_LOAD").as_deref() {
         Ok("poll") => Some(Engine::Poll),
         Ok("ltimer") => Some(Engine::Ltimer { tick }),
         Ok("sched") => Some(Engine::Sched { tick }),
@@ -802,11 +905,11 @@ fn faults_are_caught() {
     use std::os::unix::process::ExitStatusExt as _;
     const CATCH: &str = "36000";
     const TRIES: u32 = 10;
-    let run = |fault: &str, stores: &str, force: &str, barrier: &str| {
+    let run = |fault: &str, load: &str, force: &str, barrier: &str| {
         std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "tortured_fault", "--ignored", "--nocapture"])
             .env("REPRIEVE_FAULT", fault)
-            .env("REPRIEVE_TORTURE_STORES", stores)
+            .env("REPRIEVE_TORTURE_LOAD", load)
             .env("REPRIEVE_FORCE", force)
             .env("REPRIEVE_BARRIER", barrier)
             .env("REPRIEVE_TORTURE", if fault == "none" { "1" } else { CATCH })
@@ -821,17 +924,20 @@ fn faults_are_caught() {
         ("ltimer", "", ""),
         ("sched", "", ""),
     ];
-    for (stores, force, barrier) in ways {
-        let output = run("none", stores, force, barrier);
-        assert!(output.status.success(), "without a fault it must pass: {stores} {output:?}");
+    for (load, force, barrier) in ways {
+        let output = run("none", load, force, barrier);
+        assert!(output.status.success(), "without a fault it must pass: {load} {output:?}");
     }
-    for (fault, stores, force, barrier) in [
+    for (fault, load, force, barrier) in [
         ("skip-membarrier", "", "", "interrupt"),
         ("arm-outside", "", "", "interrupt"),
         ("arm-outside", "", "", "visit"),
         ("scan-first", "", "", ""),
         ("let-go", "", "", ""),
-        ("no-look", "", "", ""),
+        ("no-look", "list", "", ""),
+        ("no-look", "ordered", "", ""),
+        ("two-steps", "ordered", "", ""),
+        ("two-steps", "prefixes", "", ""),
         ("skip-membarrier", "poll", "", ""),
         ("skip-membarrier", "ltimer", "", ""),
         ("skip-membarrier", "sched", "", ""),
@@ -842,24 +948,24 @@ fn faults_are_caught() {
         let start = Instant::now();
         // A process may also fail for want of threads or memory.
         let text = (0..TRIES).find_map(|_| {
-            let output = run(fault, stores, force, barrier);
+            let output = run(fault, load, force, barrier);
             let text = String::from_utf8_lossy(&output.stdout).into_owned()
                 + &String::from_utf8_lossy(&output.stderr);
             assert!(
                 !output.status.success(),
-                "{fault} {stores} {force} {barrier} was not caught in {CATCH} s: {text}"
+                "{fault} {load} {force} {barrier} was not caught in {CATCH} s: {text}"
             );
             let crashed = [Some(libc::SIGSEGV), Some(libc::SIGBUS)];
             if text.contains(SEEN) || crashed.contains(&output.status.signal()) {
                 return Some(text);
             }
-            println!("{fault} {stores} {force} {barrier}: failed otherwise: {text}");
+            println!("{fault} {load} {force} {barrier}: failed otherwise: {text}");
             None
         });
         let text = text.unwrap_or_else(|| {
-            panic!("{fault} {stores} {force} {barrier} was not seen in {TRIES} runs that failed")
+            panic!("{fault} {load} {force} {barrier} was not seen in {TRIES} runs that failed")
         });
         let line = text.lines().rfind(|l| l.contains("broken")).unwrap_or("crashed");
-        println!("{fault} {stores} {force} {barrier}: {:?}: {line}", start.elapsed());
+        println!("{fault} {load} {force} {barrier}: {:?}: {line}", start.elapsed());
     }
 }

@@ -93,8 +93,7 @@ impl Builder {
     /// A domain that the fork handlers do not know yet.
     pub(super) fn build_at(self, index: usize) -> Domain {
         let engine: Box<dyn GraceEngine> = match self.engine {
-            Engine::Restart => Box::new(engine::restart::Restart),
-            Engine::Poll => Box::new(engine::poll::Poll),
+            Engine::Restart | Engine::Poll => Box::new(engine::poll::Poll),
             Engine::Ltimer { tick } => Box::new(engine::ltimer::Ltimer { tick }),
             Engine::Sched { tick } => Box::new(engine::sched::Sched { tick }),
         };

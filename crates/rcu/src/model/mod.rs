@@ -34,6 +34,8 @@ mod map;
 #[cfg(test)]
 mod ordered;
 #[cfg(test)]
+mod prefix;
+#[cfg(test)]
 mod protect;
 #[cfg(test)]
 mod readers;

@@ -4,7 +4,6 @@
 use super::tools::{Node, World, check};
 use crate::grace::engine::ltimer::Ltimer;
 use crate::grace::engine::poll::Poll;
-use crate::grace::engine::restart::Restart;
 use crate::grace::engine::sched::Sched;
 use crate::grace::engine::{Attempt, GraceEngine};
 use crate::platform::barrier::{Kind, light};
@@ -36,7 +35,7 @@ fn poll() {
 
 #[test]
 fn restart() {
-    one_reader(|| Box::new(Restart), Kind::Restart);
+    one_reader(|| Box::new(Poll), Kind::Restart);
 }
 
 #[test]

@@ -19,8 +19,11 @@ pub(crate) enum Fault {
     FillLate,
     /// A traversal lets its checkpoint go before it starts there.
     LetGo,
-    /// A scan of a list does not look whether its checkpoint was unlinked.
+    /// Scans and searches do not look whether their checkpoint was unlinked.
     NoLook,
+    /// Writers of the ordered map and of the prefix table replace in two steps: what is there goes
+    /// before its successor comes.
+    TwoSteps,
     /// Leaving a nested section ends the outer one.
     LeaveAll,
     /// Per-CPU threads all go to the first CPU, and say that they have visited their own.
@@ -40,6 +43,7 @@ fn choose() -> u8 {
         Ok("fill-late") => Fault::FillLate,
         Ok("let-go") => Fault::LetGo,
         Ok("no-look") => Fault::NoLook,
+        Ok("two-steps") => Fault::TwoSteps,
         Ok("leave-all") => Fault::LeaveAll,
         Ok("stay-away") => Fault::StayAway,
         Ok("skip-one") => Fault::SkipOne,
@@ -59,8 +63,8 @@ pub(crate) fn init() {
     choose();
 }
 
-/// The gap of a fault, widened: long enough for another thread to look into the slots, or to move a
-/// guard.
+/// The gap of a fault, widened: long enough for another thread to look into the slots, to move a
+/// guard, or to look up.
 pub(crate) fn gap() {
     for _ in 0..2000 {
         std::hint::spin_loop();

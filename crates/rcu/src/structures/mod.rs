@@ -158,7 +158,6 @@ pub mod ids;
 pub mod list;
 pub mod map;
 pub mod ordered;
-#[cfg(not(loom))]
 pub mod prefix;
 #[cfg(not(loom))]
 mod scan;

@@ -10,7 +10,7 @@
 //!
 //! | engine | after | pace | cost to readers |
 //! |---|---|---|---|
-//! | [`Restart`](restart::Restart) | this project | restartable lookups are sent back to their start by step 1 itself; for plain sections as `Poll` | none |
+//! | `Restart`: [`Poll`](poll::Poll) with [`Kind::Restart`] | this project | restartable lookups are sent back to their start by step 1 itself; for plain sections as `Poll` | none |
 //! | [`Poll`](poll::Poll) | rcu-poll of the FREENIX 2003 paper: ask at once, everywhere | at once, then shortly after, ever less often | none |
 //! | [`Ltimer`](ltimer::Ltimer) | its rcu-ltimer: look on each tick, batch | once per tick | none |
 //! | [`Sched`](sched::Sched) | its rcu-sched: a token goes from reader to reader | one reader at a time | none |
@@ -22,7 +22,6 @@
 
 pub(crate) mod ltimer;
 pub(crate) mod poll;
-pub(crate) mod restart;
 pub(crate) mod sched;
 
 #[cfg(not(loom))]

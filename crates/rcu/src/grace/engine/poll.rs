@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `Poll`: ask at once, everywhere (FREENIX 2003, rcu-poll).
+//! `Poll`: ask at once, everywhere (FREENIX 2003, rcu-poll). And `Restart`, which differs in the
+//! domain's heavy barrier only.
 //!
 //! The membarrier interrupts every CPU; then the leader reads the readers' words again and again.
 //! This gives the shortest grace periods for plain sections, at the highest cost per grace period.
 //!
-//! The same steps as [`Restart`](super::restart::Restart) by construction: what differs is the
-//! domain's heavy barrier, which restarts nothing here.
+//! The heavy barrier of a `Restart` domain itself ends every restartable section. A lookup that
+//! runs is interrupted by the membarrier and starts over. A preempted one starts over before its
+//! next instruction in user mode. Neither shows in the readers' words, and the leader waits for
+//! neither.
 
 use super::{Attempt, GraceEngine};
 

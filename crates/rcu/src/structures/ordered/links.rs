@@ -295,6 +295,11 @@ impl<K, V> Locked<'_, K, V> {
             for level in (1..from).rev() {
                 link(level).store(behind(level), Ordering::Release);
             }
+            #[cfg(all(reprieve_fault, not(loom)))]
+            if crate::platform::fault::is(crate::platform::fault::Fault::TwoSteps) {
+                link(0).store(behind(0), Ordering::Release);
+                crate::platform::fault::gap();
+            }
             link(0).store(if to > 0 { new } else { behind(0) }, Ordering::Release);
             for level in 1..to {
                 link(level).store(new, Ordering::Release);

@@ -5,9 +5,14 @@
 //! `trie` holds the algorithm. It stands beside the ordered map, not on it: addresses are plain
 //! bits, which a restartable section may compare, so a lookup is one section.
 
-mod lookup;
-mod prefix_table;
-mod trie;
+pub(crate) mod trie;
 
+#[cfg(not(loom))]
+mod lookup;
+#[cfg(not(loom))]
+mod prefix_table;
+
+#[cfg(not(loom))]
 pub use super::held::Held;
+#[cfg(not(loom))]
 pub use prefix_table::{Address, Iter, Prefix, PrefixTable};

@@ -23,19 +23,19 @@ use crate::structures::node;
 use std::ptr::null_mut;
 
 /// An address, its highest bit first, filled up with zeros.
-pub(super) type Bits = [u64; 2];
+pub(crate) type Bits = [u64; 2];
 
 /// The bits of a prefix, and what lookups compare with.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(super) struct Key {
-    pub(super) bits: Bits,
+pub(crate) struct Key {
+    pub(crate) bits: Bits,
     /// Ones for the bits of the prefix.
-    pub(super) mask: Bits,
+    pub(crate) mask: Bits,
     /// A one for the bit behind them.
-    pub(super) next: Bits,
+    pub(crate) next: Bits,
     /// -1: before all prefixes.
-    pub(super) length: i64,
+    pub(crate) length: i64,
 }
 
 fn bits(value: u128) -> Bits {
@@ -47,10 +47,10 @@ fn number(bits: Bits) -> u128 {
 }
 
 impl Key {
-    pub(super) const BEFORE_ALL: Key = Key { bits: [0; 2], mask: [0; 2], next: [0; 2], length: -1 };
+    pub(crate) const BEFORE_ALL: Key = Key { bits: [0; 2], mask: [0; 2], next: [0; 2], length: -1 };
 
     /// The first bits of an address. `length`: 0 to 128.
-    pub(super) fn new(address: Bits, length: u32) -> Key {
+    pub(crate) fn new(address: Bits, length: u32) -> Key {
         let mask = !u128::MAX.checked_shr(length).unwrap_or(0);
         let next = (1u128 << 127).checked_shr(length).unwrap_or(0);
         let value = number(address) & mask;
@@ -58,30 +58,30 @@ impl Key {
     }
 
     /// How many bits the two have in common.
-    fn common(&self, other: &Key) -> i64 {
+    pub(crate) fn common(&self, other: &Key) -> i64 {
         let same = (number(self.bits) ^ number(other.bits)).leading_zeros();
         i64::from(same).min(self.length).min(other.length)
     }
 
     /// To which child of a node of this prefix the other belongs.
-    fn side(&self, other: &Key) -> usize {
+    pub(crate) fn side(&self, other: &Key) -> usize {
         usize::from((self.next[0] & other.bits[0]) | (self.next[1] & other.bits[1]) != 0)
     }
 }
 
 #[repr(C)]
-pub(super) struct Node {
-    pub(super) key: Key,
+pub(crate) struct Node {
+    pub(crate) key: Key,
     /// Whether it lies in a [`Route`]. Else it is a fork.
-    pub(super) route: usize,
-    pub(super) children: [AtomicPtr<Node>; 2],
+    pub(crate) route: usize,
+    pub(crate) children: [AtomicPtr<Node>; 2],
 }
 
 /// The address of a route is that of its node.
 #[repr(C)]
-pub(super) struct Route<T> {
-    pub(super) node: Node,
-    pub(super) value: T,
+pub(crate) struct Route<T> {
+    pub(crate) node: Node,
+    pub(crate) value: T,
 }
 
 fn node(key: Key, route: usize) -> Node {
@@ -91,7 +91,7 @@ fn node(key: Key, route: usize) -> Node {
 
 impl<T> Route<T> {
     /// A route that is in no trie.
-    pub(super) fn allocate(key: Key, value: T) -> *mut Route<T> {
+    pub(crate) fn allocate(key: Key, value: T) -> *mut Route<T> {
         node::allocate(Route { node: node(key, 1), value })
     }
 }
@@ -107,8 +107,8 @@ impl Node {
     }
 }
 
-pub(super) struct Trie<T> {
-    pub(super) root: AtomicPtr<Node>,
+pub(crate) struct Trie<T> {
+    pub(crate) root: AtomicPtr<Node>,
     lock: Lock,
     /// Written under the lock.
     len: AtomicUsize,
@@ -116,11 +116,11 @@ pub(super) struct Trie<T> {
 }
 
 /// What an update took out, for the caller to retire.
-pub(super) struct Removed<T> {
+pub(crate) struct Removed<T> {
     /// Null if the prefix had no value.
-    pub(super) route: *mut Route<T>,
+    pub(crate) route: *mut Route<T>,
     /// Null, or a fork.
-    pub(super) fork: *mut Node,
+    pub(crate) fork: *mut Node,
 }
 
 struct Locked<'a>(&'a Lock);
@@ -131,8 +131,18 @@ impl Drop for Locked<'_> {
     }
 }
 
+/// Changes the trie, in one step.
+fn publish(link: &AtomicPtr<Node>, node: *mut Node) {
+    #[cfg(all(reprieve_fault, not(loom)))]
+    if crate::platform::fault::is(crate::platform::fault::Fault::TwoSteps) {
+        link.store(null_mut(), Ordering::Release);
+        crate::platform::fault::gap();
+    }
+    link.store(node, Ordering::Release);
+}
+
 impl<T> Trie<T> {
-    pub(super) fn new() -> Trie<T> {
+    pub(crate) fn new() -> Trie<T> {
         Trie {
             root: AtomicPtr::new(null_mut()),
             lock: Lock::new(),
@@ -141,7 +151,7 @@ impl<T> Trie<T> {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
@@ -170,7 +180,7 @@ impl<T> Trie<T> {
     ///
     /// # Safety
     /// The route is in no trie.
-    pub(super) unsafe fn insert(&self, new: *mut Route<T>) -> Removed<T> {
+    pub(crate) unsafe fn insert(&self, new: *mut Route<T>) -> Removed<T> {
         let mut removed = Removed { route: null_mut(), fork: null_mut() };
         let _locked = self.lock();
         // SAFETY: under the lock; the new route, and a new fork, are ours until they are published.
@@ -196,14 +206,14 @@ impl<T> Trie<T> {
                     top = node::allocate(fork);
                 }
             }
-            link.store(top, Ordering::Release);
+            publish(link, top);
         }
         self.len.store(self.len() + usize::from(removed.route.is_null()), Ordering::Relaxed);
         removed
     }
 
     /// Takes the route of the prefix out.
-    pub(super) fn remove(&self, key: &Key) -> Removed<T> {
+    pub(crate) fn remove(&self, key: &Key) -> Removed<T> {
         let mut removed = Removed { route: null_mut(), fork: null_mut() };
         let _locked = self.lock();
         // SAFETY: under the lock.
@@ -222,20 +232,20 @@ impl<T> Trie<T> {
                     let fork = node(*key, 0);
                     fork.adopt(0, zero);
                     fork.adopt(1, one);
-                    link.store(node::allocate(fork), Ordering::Release);
+                    publish(link, node::allocate(fork));
                 }
                 [zero, one] if !zero.is_null() || !one.is_null() => {
                     let child = if zero.is_null() { one } else { zero };
-                    link.store(child, Ordering::Release);
+                    publish(link, child);
                 }
                 _ => match parent.map(|parent| (parent, parent.load(Ordering::Relaxed))) {
                     // The fork goes as well, and keeps both its links.
                     Some((parent, fork)) if (*fork).route == 0 => {
                         let other = (*fork).child(1 - (*fork).key.side(key));
-                        parent.store(other, Ordering::Release);
+                        publish(parent, other);
                         removed.fork = fork;
                     }
-                    _ => link.store(null_mut(), Ordering::Release),
+                    _ => publish(link, null_mut()),
                 },
             }
         }
