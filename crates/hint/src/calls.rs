@@ -3,7 +3,7 @@
 //! guards, and two questions.
 
 use crate::page;
-use crate::platform::sys;
+use crate::platform::clock::now;
 use crate::thread::{self, Kind, Line, me};
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering::Relaxed;
@@ -92,7 +92,7 @@ pub fn time_slice_extensions() -> Result<(), NoTimeSliceExtensions> {
 /// nobody publishes it, or the thread has ended. In a guest whose host offers a region, and without
 /// a server of hints of its own, only [`State::Preempted`] is known.
 pub fn state(thread: ThreadId) -> Option<State> {
-    page::state(thread.index, sys::now()).filter(|_| line_of(thread).is_some())
+    page::state(thread.index, now()).filter(|_| line_of(thread).is_some())
 }
 
 /// Whether a thread of this process is off its CPU, although it would run. `None`: unknown. In a
@@ -107,13 +107,13 @@ pub fn is_preempted(thread: ThreadId) -> Option<bool> {
 /// as the host said a moment ago. `None`: unknown, for the host offers no region, or nobody serves
 /// it.
 pub fn is_vcpu_preempted(vcpu: u32) -> Option<bool> {
-    page::region::vcpu(vcpu, sys::now()).map(|state| state == State::Preempted)
+    page::region::vcpu(vcpu, now()).map(|state| state == State::Preempted)
 }
 
 /// Whether that CPU has more than one thread to run. `None`: unknown. In a guest without a server
 /// of hints of its own: the host's CPU on which that vCPU is, or was last.
 pub fn is_overloaded(cpu: u32) -> Option<bool> {
-    let now = sys::now();
+    let now = now();
     let runnable = page::runnable(cpu, now).or_else(|| page::region::runnable(cpu, now));
     runnable.map(|runnable| runnable > 1)
 }

@@ -86,14 +86,14 @@ pub mod abi {
     /// `clock` is the kernel's `clock_gettime`, or null.
     pub unsafe fn preloaded(clock: *mut std::ffi::c_void) {
         // SAFETY: the caller's promise.
-        unsafe { crate::platform::sys::set_clock(clock) };
+        unsafe { crate::platform::clock::set(clock) };
         crate::wait::ONLY_FUTEX.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// The time in ns by the kernel's clock of that number: the time of day, or monotonic.
     pub fn now(clock: libc::clockid_t) -> u64 {
-        use crate::platform::sys;
-        if clock == libc::CLOCK_REALTIME { sys::time_of_day() } else { sys::now() }
+        use crate::platform::clock::{now, time_of_day};
+        if clock == libc::CLOCK_REALTIME { time_of_day() } else { now() }
     }
 
     /// Copies the counts of a thread's line to the host (`hint.h`).

@@ -19,8 +19,6 @@
 //! 3. **The holder's CPU clock**, twice: it stands still if the holder does.
 //! 4. **`sched_yield`** lets those who want this CPU have it; if time jumps, there were some.
 //!
-//! (`examples/probes.rs` prints what each costs.)
-//!
 //! None of the answers has to be true: a wrong one costs time. In a program that has these locks
 //! preloaded, the third and the fourth are not asked: it may have forbidden itself system calls
 //! that the C library's locks do not make.
@@ -72,9 +70,11 @@ pub(crate) fn took(line: &crate::thread::Line) {
 mod real {
     use super::{Advice, HELD};
     use crate::page::{self, State};
-    use crate::platform::{cpu, sys};
+    use crate::platform::{clock, cpu, sys};
     use crate::thread::{self, NOBODY, line};
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    pub(crate) use crate::platform::clock::now;
 
     /// Looks at the lock before the clock is read for the first time: short sections are over by
     /// then.
@@ -121,12 +121,7 @@ mod real {
 
     /// Waits for a thread that is between two instructions.
     pub(crate) fn pass() {
-        // SAFETY: no preconditions.
-        unsafe { libc::sched_yield() };
-    }
-
-    pub(crate) fn now() -> u64 {
-        sys::now()
+        sys::yield_cpu();
     }
 
     /// How many may spin for one lock at a time: with the holder, one for each CPU.
@@ -177,7 +172,7 @@ mod real {
             for _ in 0..8 {
                 std::hint::spin_loop();
             }
-            let now = sys::now();
+            let now = now();
             thread::me().waited.store(now, Ordering::Relaxed);
             if self.begun == 0 {
                 (self.begun, self.last) = (now, now);
@@ -239,17 +234,16 @@ mod real {
         /// Whether the holder's CPU clock goes.
         fn ask_clock(&mut self, holder: u32, now: u64) -> Advice {
             let thread = line(holder).thread.load(Ordering::Relaxed);
-            let Some(clock) = sys::cpu_time(thread) else { return Advice::Sleep };
+            let Some(clock) = clock::cpu_time(thread) else { return Advice::Sleep };
             match self.probe.take() {
                 Some((same, then, before)) if same == holder => {
                     if clock.saturating_sub(before) * 4 < now.saturating_sub(then) {
                         return Advice::Sleep;
                     }
                     // The holder runs. Whoever wants this CPU may have it, and then we know.
-                    // SAFETY: no preconditions.
-                    unsafe { libc::sched_yield() };
+                    sys::yield_cpu();
                     self.interval = (self.interval * 2).min(1_000_000);
-                    self.probe_at = sys::now() + self.interval;
+                    self.probe_at = clock::now() + self.interval;
                 }
                 _ => {
                     self.probe = Some((holder, now, clock));

@@ -6,7 +6,7 @@
 //! frames here have no destructors.
 
 use crate::mutex::{pthread_mutex_lock, pthread_mutex_unlock};
-use crate::next::next;
+use crate::next::{next, replaces};
 use crate::{layout, time};
 use libc::{
     EINVAL, EPERM, ETIMEDOUT, c_int, c_long, c_uint, c_void, clockid_t, pthread_cond_t,
@@ -36,10 +36,6 @@ fn ours<'a>(condition: Cond) -> Option<&'a Condition> {
     layout::condition(condition).then(|| unsafe { &*condition.cast::<Condition>() })
 }
 
-pub fn real_init(condition: Cond, attr: *const pthread_condattr_t) -> c_int {
-    next!(c"pthread_cond_init"(condition => Cond, attr => *const pthread_condattr_t))
-}
-
 /// # Safety
 /// As the C library's.
 #[unsafe(no_mangle)]
@@ -47,7 +43,7 @@ pub unsafe extern "C" fn pthread_cond_init(
     condition: Cond,
     attr: *const pthread_condattr_t,
 ) -> c_int {
-    let result = real_init(condition, attr);
+    let result = layout::real_init(condition, attr);
     let Some(ours) = ours(condition).filter(|_| result == 0) else { return result };
     let mut clock = libc::CLOCK_REALTIME;
     if !attr.is_null() {
@@ -60,56 +56,29 @@ pub unsafe extern "C" fn pthread_cond_init(
     0
 }
 
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_cond_destroy(condition: Cond) -> c_int {
-    match ours(condition) {
-        Some(condition) => {
-            condition.destroy();
-            0
-        }
-        None => next!(c"pthread_cond_destroy"(condition => Cond)),
-    }
-}
-
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_cond_signal(condition: Cond) -> c_int {
-    match ours(condition) {
-        Some(condition) => {
-            condition.signal(1);
-            0
-        }
-        None => next!(c"pthread_cond_signal"(condition => Cond)),
-    }
-}
-
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_cond_broadcast(condition: Cond) -> c_int {
-    match ours(condition) {
-        Some(condition) => {
-            condition.signal(i32::MAX);
-            0
-        }
-        None => next!(c"pthread_cond_broadcast"(condition => Cond)),
-    }
+replaces! {
+    pthread_cond_destroy(condition: Cond) |condition| {
+        condition.destroy();
+        0
+    };
+    pthread_cond_signal(condition: Cond) |condition| {
+        condition.signal(1);
+        0
+    };
+    pthread_cond_broadcast(condition: Cond) |condition| {
+        condition.signal(i32::MAX);
+        0
+    };
 }
 
 /// # Safety
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pthread_cond_wait(condition: Cond, mutex: Mutex) -> c_int {
-    pthread_testcancel();
-    match ours(condition) {
-        // SAFETY: the caller holds the mutex.
-        Some(condition) => unsafe { wait(condition, mutex, None) },
-        // SAFETY: the caller holds the mutex.
-        None if layout::mutex(mutex) => unsafe { poll(mutex, None) },
-        None => next!("C-unwind", c"pthread_cond_wait"(condition => Cond, mutex => Mutex)),
+    // SAFETY: the caller holds the mutex.
+    match unsafe { wait_here(condition, mutex, |_| None) } {
+        Some(result) => result,
+        None => next!("C-unwind", pthread_cond_wait(condition => Cond, mutex => Mutex)),
     }
 }
 
@@ -121,18 +90,10 @@ pub unsafe extern "C-unwind" fn pthread_cond_timedwait(
     mutex: Mutex,
     end: End,
 ) -> c_int {
-    pthread_testcancel();
-    match ours(condition) {
-        Some(condition) => {
-            let clock = condition.clock.load(Ordering::Relaxed) as clockid_t;
-            // SAFETY: the caller holds the mutex, and the time is valid.
-            unsafe { wait(condition, mutex, Some((clock, end))) }
-        }
-        // SAFETY: the caller holds the mutex, and the time is valid.
-        None if layout::mutex(mutex) => unsafe {
-            poll(mutex, Some((layout::clock(condition), end)))
-        },
-        None => next!("C-unwind", c"pthread_cond_timedwait"(
+    // SAFETY: the caller holds the mutex, and the time is valid.
+    match unsafe { wait_here(condition, mutex, |clock| Some((clock, end))) } {
+        Some(result) => result,
+        None => next!("C-unwind", pthread_cond_timedwait(
             condition => Cond, mutex => Mutex, end => End)),
     }
 }
@@ -146,14 +107,34 @@ pub unsafe extern "C-unwind" fn pthread_cond_clockwait(
     clock: clockid_t,
     end: End,
 ) -> c_int {
-    pthread_testcancel();
-    match ours(condition) {
-        // SAFETY: the caller holds the mutex, and the time is valid.
-        Some(condition) => unsafe { wait(condition, mutex, Some((clock, end))) },
-        // SAFETY: as above.
-        None if layout::mutex(mutex) => unsafe { poll(mutex, Some((clock, end))) },
-        None => next!("C-unwind", c"pthread_cond_clockwait"(
+    // SAFETY: as above.
+    match unsafe { wait_here(condition, mutex, |_| Some((clock, end))) } {
+        Some(result) => result,
+        None => next!("C-unwind", pthread_cond_clockwait(
             condition => Cond, mutex => Mutex, clock => clockid_t, end => End)),
+    }
+}
+
+/// Waits, if the condition or the mutex is ours. `end` is told the condition's clock.
+///
+/// # Safety
+/// The caller holds the mutex; the time is valid.
+unsafe fn wait_here(
+    condition: Cond,
+    mutex: Mutex,
+    end: impl FnOnce(clockid_t) -> Option<(clockid_t, End)>,
+) -> Option<c_int> {
+    pthread_testcancel();
+    // SAFETY: the caller's promise.
+    unsafe {
+        match ours(condition) {
+            Some(ours) => {
+                let clock = ours.clock.load(Ordering::Relaxed) as clockid_t;
+                Some(wait(ours, mutex, end(clock)))
+            }
+            None if layout::mutex(mutex) => Some(poll(mutex, end(layout::clock(condition)))),
+            None => None,
+        }
     }
 }
 
@@ -200,17 +181,8 @@ impl Wait {
     /// # Safety
     /// As [`Condition::sleep`].
     unsafe fn sleep(&self, entered: u32, end: Option<abi::End>) -> bool {
-        let (by, ns) = match end {
-            None => (0, None),
-            Some(abi::End::Monotonic(ns)) => (0, Some(ns)),
-            Some(abi::End::TimeOfDay(ns)) => (libc::FUTEX_CLOCK_REALTIME, Some(ns)),
-        };
-        let limit = ns.map(|ns| timespec {
-            tv_sec: (ns / 1_000_000_000) as libc::time_t,
-            tv_nsec: (ns % 1_000_000_000) as libc::c_long,
-        });
+        let (op, limit) = abi::End::for_futex(end);
         let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let op = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG | by;
         let this = std::ptr::from_ref(self).cast_mut().cast();
         // SAFETY: the word is valid until the thread leaves; the limit is a valid time or null.
         let result = unsafe {

@@ -2,7 +2,11 @@
 //! Whether the C library's structures are as this library takes them to be: found out once, by
 //! having the C library initialize some.
 
-use libc::{c_int, clockid_t, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t};
+use crate::next::next;
+use libc::{
+    c_int, clockid_t, pthread_cond_t, pthread_condattr_t, pthread_mutex_t, pthread_mutexattr_t,
+    pthread_rwlock_t,
+};
 use reprieve_hint::abi::Prefer;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -130,6 +134,12 @@ fn clock_by(flags: u32) -> clockid_t {
     if monotonic { libc::CLOCK_MONOTONIC } else { libc::CLOCK_REALTIME }
 }
 
+/// Has the C library initialize a condition.
+pub fn real_init(condition: *mut pthread_cond_t, attr: *const pthread_condattr_t) -> c_int {
+    next!(pthread_cond_init(
+        condition => *mut pthread_cond_t, attr => *const pthread_condattr_t))
+}
+
 unsafe extern "C" {
     fn pthread_mutexattr_setrobust(attr: *mut libc::pthread_mutexattr_t, robust: c_int) -> c_int;
     fn pthread_mutexattr_setprotocol(
@@ -139,77 +149,62 @@ unsafe extern "C" {
     fn pthread_rwlockattr_setkind_np(attr: *mut libc::pthread_rwlockattr_t, kind: c_int) -> c_int;
 }
 
-fn find_out() -> Option<u32> {
-    if !cfg!(target_arch = "x86_64") {
-        return None;
-    }
-    // SAFETY: objects of our own, initialized by the C library before they are looked at, and of
-    // which nothing need be destroyed.
+type Set = unsafe extern "C" fn(*mut pthread_mutexattr_t, c_int) -> c_int;
+
+/// A mutex of the C library's, with that attribute.
+fn mutex_with(set: Set, value: c_int) -> pthread_mutex_t {
+    // SAFETY: an object of our own, initialized by the C library, of which nothing need be
+    // destroyed.
     unsafe {
-        let mut kinds = true;
-        let mut check = |expected: &dyn Fn(u32) -> bool,
-                         set: &dyn Fn(*mut libc::pthread_mutexattr_t)| {
-            let mut attr: libc::pthread_mutexattr_t = std::mem::zeroed();
-            let mut mutex: pthread_mutex_t = std::mem::zeroed();
-            libc::pthread_mutexattr_init(&mut attr);
-            set(&mut attr);
-            libc::pthread_mutex_init(&mut mutex, &attr);
-            kinds &= expected(word((&raw const mutex).cast(), MUTEX_KIND) & !ELISION);
-        };
-        let other = |kind: u32| kind != 0 && kind != ADAPTIVE;
-        check(&|kind| kind == 0, &|_| {});
-        check(&other, &|attr| {
-            libc::pthread_mutexattr_settype(attr, libc::PTHREAD_MUTEX_RECURSIVE);
-        });
-        check(&other, &|attr| {
-            libc::pthread_mutexattr_settype(attr, libc::PTHREAD_MUTEX_ERRORCHECK);
-        });
-        check(&other, &|attr| {
-            libc::pthread_mutexattr_setpshared(attr, libc::PTHREAD_PROCESS_SHARED);
-        });
-        check(&other, &|attr| {
-            pthread_mutexattr_setrobust(attr, 1);
-        });
-        check(&other, &|attr| {
-            const INHERIT: c_int = 1;
-            pthread_mutexattr_setprotocol(attr, INHERIT);
-        });
-        let right = kinds && holders() && locks();
-        COND_FLAGS.into_iter().find(|&flags| right && conditions(flags as usize))
+        let mut attr: pthread_mutexattr_t = std::mem::zeroed();
+        let mut mutex: pthread_mutex_t = std::mem::zeroed();
+        libc::pthread_mutexattr_init(&mut attr);
+        set(&mut attr, value);
+        libc::pthread_mutex_init(&mut mutex, &attr);
+        mutex
     }
 }
 
-/// Whether mutexes name their holder where we take them to.
-fn holders() -> bool {
-    // SAFETY: as in `find_out`. None of these mutexes is ours.
+fn find_out() -> Option<u32> {
+    const INHERIT: c_int = 1;
+    if !cfg!(target_arch = "x86_64") {
+        return None;
+    }
+    let kind = |set, value| {
+        let mutex = mutex_with(set, value);
+        word((&raw const mutex).cast(), MUTEX_KIND) & !ELISION
+    };
+    let others: [(Set, c_int); 5] = [
+        (libc::pthread_mutexattr_settype, libc::PTHREAD_MUTEX_RECURSIVE),
+        (libc::pthread_mutexattr_settype, libc::PTHREAD_MUTEX_ERRORCHECK),
+        (libc::pthread_mutexattr_setpshared, libc::PTHREAD_PROCESS_SHARED),
+        (pthread_mutexattr_setrobust, 1),
+        (pthread_mutexattr_setprotocol, INHERIT),
+    ];
+    let right = kind(libc::pthread_mutexattr_setpshared, libc::PTHREAD_PROCESS_PRIVATE) == 0
+        && others.into_iter().all(|(set, value)| ![0, ADAPTIVE].contains(&kind(set, value)))
+        && [others[0], others[1], others[3]]
+            .into_iter()
+            .all(|(set, value)| names_holder(set, value))
+        && locks();
+    COND_FLAGS.into_iter().find(|&flags| right && conditions(flags as usize))
+}
+
+/// Whether a mutex with that attribute, which is not ours, names its holder where we take it to.
+fn names_holder(set: Set, value: c_int) -> bool {
+    let mut mutex = mutex_with(set, value);
+    // SAFETY: made above, and nobody else has it.
     unsafe {
-        let held_by_us = |set: &dyn Fn(*mut libc::pthread_mutexattr_t)| {
-            let mut attr: libc::pthread_mutexattr_t = std::mem::zeroed();
-            let mut mutex: pthread_mutex_t = std::mem::zeroed();
-            libc::pthread_mutexattr_init(&mut attr);
-            set(&mut attr);
-            libc::pthread_mutex_init(&mut mutex, &attr);
-            let free = refuses(&mutex);
-            crate::mutex::pthread_mutex_lock(&mut mutex);
-            let held = !refuses(&mutex);
-            crate::mutex::pthread_mutex_unlock(&mut mutex);
-            free && held && refuses(&mutex)
-        };
-        let of_type = |kind: c_int| {
-            held_by_us(&|attr| {
-                libc::pthread_mutexattr_settype(attr, kind);
-            })
-        };
-        of_type(libc::PTHREAD_MUTEX_RECURSIVE)
-            && of_type(libc::PTHREAD_MUTEX_ERRORCHECK)
-            && held_by_us(&|attr| {
-                pthread_mutexattr_setrobust(attr, 1);
-            })
+        let free = refuses(&mutex);
+        libc::pthread_mutex_lock(&mut mutex);
+        let held = !refuses(&mutex);
+        libc::pthread_mutex_unlock(&mut mutex);
+        free && held && refuses(&mutex)
     }
 }
 
 fn locks() -> bool {
-    // SAFETY: as in `find_out`.
+    // SAFETY: as in `mutex_with`.
     unsafe {
         let make = |shared: c_int, kind: c_int| {
             let mut attr: libc::pthread_rwlockattr_t = std::mem::zeroed();
@@ -228,16 +223,16 @@ fn locks() -> bool {
 }
 
 fn conditions(flags: usize) -> bool {
-    // SAFETY: as in `find_out`.
+    // SAFETY: as in `mutex_with`.
     unsafe {
         let mut attr: libc::pthread_condattr_t = std::mem::zeroed();
         libc::pthread_condattr_init(&mut attr);
         libc::pthread_condattr_setpshared(&mut attr, libc::PTHREAD_PROCESS_SHARED);
         let mut condition: pthread_cond_t = std::mem::zeroed();
-        crate::condition::real_init(&mut condition, &attr);
+        real_init(&mut condition, &attr);
         let real_time = word((&raw const condition).cast(), flags);
         libc::pthread_condattr_setclock(&mut attr, libc::CLOCK_MONOTONIC);
-        crate::condition::real_init(&mut condition, &attr);
+        real_init(&mut condition, &attr);
         let monotonic = word((&raw const condition).cast(), flags);
         (real_time, monotonic) == (COND_SHARED, COND_SHARED | COND_MONOTONIC)
     }

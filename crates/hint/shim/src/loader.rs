@@ -7,7 +7,7 @@
 //! Rust's: they jump to the C library's, as if they had not been there.
 
 use crate::next::Next;
-use crate::{condition as c, layout, mutex as m, read_write as rw};
+use crate::{condition as c, image, layout, mutex as m, read_write as rw, time};
 use std::ffi::{CStr, c_char, c_void};
 
 // handle in rdi, name or flags in rsi, version in rdx.
@@ -75,13 +75,29 @@ extern "C" fn load() -> Answer {
 }
 
 /// The program's function of that name, which there is.
-pub fn programs(name: &CStr) -> *mut c_void {
+fn programs(name: &CStr) -> *mut c_void {
     // SAFETY: a string; the C library's function has this type.
     unsafe {
         type Find = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
         let dlsym =
             std::mem::transmute::<*mut c_void, Find>(find(libc::RTLD_DEFAULT, name.as_ptr()).0);
         dlsym(libc::RTLD_DEFAULT, name.as_ptr())
+    }
+}
+
+/// At load time: by which clock callers know the times that they wait for. A library that gives
+/// programs another time, and stands in front of ours, asks us by the kernel's.
+pub fn find_clocks() {
+    let clock = programs(c"clock_gettime");
+    let in_front = image::libc(c"clock_gettime") != Some(clock);
+    let waits = [
+        (&time::LOCKS, c"pthread_mutex_timedlock"),
+        (&time::CONDITIONS, c"pthread_cond_timedwait"),
+    ];
+    for (of, name) in waits {
+        if in_front && function(name.to_bytes()) == Some(programs(name)) {
+            of.set(clock);
+        }
     }
 }
 

@@ -1,26 +1,45 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Mutexes.
 
-use crate::next::next;
+use crate::next::{next, replaces, taken};
 use crate::{layout, time};
 use libc::{EBUSY, EINVAL, ETIMEDOUT, c_int, clockid_t, pthread_mutex_t, timespec};
 use reprieve_hint::abi::Mutex;
 
-fn ours<'a>(mutex: *mut pthread_mutex_t) -> Option<&'a Mutex> {
+type Lock = *mut pthread_mutex_t;
+type End = *const timespec;
+
+fn ours<'a>(lock: Lock) -> Option<&'a Mutex> {
     // SAFETY: a valid mutex, by the promise of our callers, in whose first words ours lies.
-    layout::mutex(mutex).then(|| unsafe { &*mutex.cast::<Mutex>() })
+    layout::mutex(lock).then(|| unsafe { &*lock.cast::<Mutex>() })
+}
+
+replaces! {
+    pthread_mutex_lock(lock: Lock) |mutex| {
+        mutex.lock(None);
+        0
+    };
+    pthread_mutex_trylock(lock: Lock) |mutex| taken(mutex.try_lock(), EBUSY);
+    pthread_mutex_timedlock(lock: Lock, end: End) |mutex| until(mutex, libc::CLOCK_REALTIME, end);
+    pthread_mutex_clocklock(lock: Lock, clock: clockid_t, end: End) |mutex| {
+        until(mutex, clock, end)
+    };
+    pthread_mutex_unlock(lock: Lock) |_| {
+        Mutex::unlock(lock.cast());
+        0
+    };
 }
 
 /// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int {
-    match ours(mutex) {
-        Some(mutex) => {
-            mutex.lock(None);
-            0
-        }
-        None => next!(c"pthread_mutex_lock"(mutex => *mut pthread_mutex_t)),
+/// `end` is valid.
+unsafe fn until(mutex: &Mutex, clock: clockid_t, end: End) -> c_int {
+    if mutex.try_lock() {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { time::LOCKS.until(clock, end) } {
+        None => EINVAL,
+        end => taken(mutex.lock(end), ETIMEDOUT),
     }
 }
 
@@ -29,88 +48,9 @@ pub unsafe extern "C" fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_in
 /// # Safety
 /// As the C library's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_mutex_destroy(mutex: *mut pthread_mutex_t) -> c_int {
-    if ours(mutex).is_some_and(|mutex| !mutex.destroy()) {
+pub unsafe extern "C" fn pthread_mutex_destroy(lock: Lock) -> c_int {
+    if ours(lock).is_some_and(|mutex| !mutex.destroy()) {
         return EBUSY;
     }
-    next!(c"pthread_mutex_destroy"(mutex => *mut pthread_mutex_t))
-}
-
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_mutex_trylock(mutex: *mut pthread_mutex_t) -> c_int {
-    match ours(mutex) {
-        Some(mutex) => {
-            if mutex.try_lock() {
-                0
-            } else {
-                EBUSY
-            }
-        }
-        None => next!(c"pthread_mutex_trylock"(mutex => *mut pthread_mutex_t)),
-    }
-}
-
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_mutex_timedlock(
-    mutex: *mut pthread_mutex_t,
-    end: *const timespec,
-) -> c_int {
-    match ours(mutex) {
-        // SAFETY: the caller's promise.
-        Some(mutex) => unsafe { until(mutex, libc::CLOCK_REALTIME, end) },
-        None => {
-            next!(c"pthread_mutex_timedlock"(mutex => *mut pthread_mutex_t, end => *const timespec))
-        }
-    }
-}
-
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_mutex_clocklock(
-    mutex: *mut pthread_mutex_t,
-    clock: clockid_t,
-    end: *const timespec,
-) -> c_int {
-    match ours(mutex) {
-        // SAFETY: the caller's promise.
-        Some(mutex) => unsafe { until(mutex, clock, end) },
-        None => next!(c"pthread_mutex_clocklock"(
-            mutex => *mut pthread_mutex_t, clock => clockid_t, end => *const timespec)),
-    }
-}
-
-/// # Safety
-/// `end` is valid.
-unsafe fn until(mutex: &Mutex, clock: clockid_t, end: *const timespec) -> c_int {
-    if mutex.try_lock() {
-        return 0;
-    }
-    // SAFETY: the caller's promise.
-    match unsafe { time::LOCKS.until(clock, end) } {
-        None => EINVAL,
-        end => {
-            if mutex.lock(end) {
-                0
-            } else {
-                ETIMEDOUT
-            }
-        }
-    }
-}
-
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_mutex_unlock(mutex: *mut pthread_mutex_t) -> c_int {
-    if layout::mutex(mutex) {
-        // SAFETY: a valid mutex that the caller holds.
-        unsafe { Mutex::unlock(mutex.cast()) };
-        return 0;
-    }
-    next!(c"pthread_mutex_unlock"(mutex => *mut pthread_mutex_t))
+    next!(pthread_mutex_destroy(lock => Lock))
 }

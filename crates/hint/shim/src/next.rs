@@ -28,15 +28,24 @@ impl Next {
     }
 }
 
+/// The name of a function, from its Rust name and a zero.
+pub const fn c_name(name: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a zero ends the name"),
+    }
+}
+
 /// Calls the C library's function of that name; as `"C-unwind"` where threads are cancelled. Out of
 /// the way of locks that are ours.
 macro_rules! next {
-    ($name:literal $arguments:tt) => { $crate::next::next!("C", $name $arguments) };
-    ($abi:literal, $name:literal ( $($argument:ident => $kind:ty),* )) => {{
+    ($name:ident $arguments:tt) => { $crate::next::next!("C", $name $arguments) };
+    ($abi:literal, $name:ident ( $($argument:ident => $kind:ty),* )) => {{
         #[cold]
         #[inline(never)]
         unsafe extern $abi fn call($($argument: $kind),*) -> libc::c_int {
-            static NEXT: $crate::next::Next = $crate::next::Next::new($name);
+            static NEXT: $crate::next::Next =
+                $crate::next::Next::new($crate::next::c_name(concat!(stringify!($name), "\0")));
             type Function = unsafe extern $abi fn($($kind),*) -> libc::c_int;
             let at = NEXT.address();
             // SAFETY: the function of that name has these arguments.
@@ -49,3 +58,30 @@ macro_rules! next {
     }};
 }
 pub(crate) use next;
+
+/// Exports functions by the C library's names. Each does what follows if `ours` finds that the lock
+/// is one of ours; else it calls the C library's.
+macro_rules! replaces {
+    ($(
+        $name:ident($lock:ident: $type:ty $(, $argument:ident: $kind:ty)*)
+            |$ours:pat_param| $call:expr;
+    )*) => {$(
+        /// # Safety
+        /// As the C library's.
+        #[unsafe(no_mangle)]
+        #[allow(unused_unsafe, reason = "some have no preconditions")]
+        pub unsafe extern "C" fn $name($lock: $type $(, $argument: $kind)*) -> libc::c_int {
+            match ours($lock) {
+                // SAFETY: the caller's promise.
+                Some($ours) => unsafe { $call },
+                None => $crate::next::next!($name($lock => $type $(, $argument => $kind)*)),
+            }
+        }
+    )*};
+}
+pub(crate) use replaces;
+
+/// 0 if a lock was taken.
+pub fn taken(taken: bool, otherwise: libc::c_int) -> libc::c_int {
+    if taken { 0 } else { otherwise }
+}

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Times until which functions wait.
 
-use crate::condition::pthread_cond_timedwait;
-use crate::mutex::pthread_mutex_timedlock;
-use crate::{image, loader};
 use libc::{c_void, clockid_t, timespec};
 use reprieve_hint::abi::{self, End};
-use std::ffi::CStr;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -18,22 +14,10 @@ pub struct Clock(AtomicPtr<c_void>);
 pub static LOCKS: Clock = Clock(AtomicPtr::new(null_mut()));
 pub static CONDITIONS: Clock = Clock(AtomicPtr::new(null_mut()));
 
-/// At load time.
-pub fn find_out() {
-    // SAFETY: the kernel's function, or null.
-    unsafe { abi::preloaded(image::kernel(c"__vdso_clock_gettime").unwrap_or(null_mut())) };
-    LOCKS.find_out(c"pthread_mutex_timedlock", pthread_mutex_timedlock as *mut c_void);
-    CONDITIONS.find_out(c"pthread_cond_timedwait", pthread_cond_timedwait as *mut c_void);
-}
-
 impl Clock {
-    /// A library that gives programs another time, and stands in front of ours, asks us by the
-    /// kernel's.
-    fn find_out(&self, name: &CStr, ours: *mut c_void) {
-        let clock = loader::programs(c"clock_gettime");
-        if loader::programs(name) == ours && image::libc(c"clock_gettime") != Some(clock) {
-            self.0.store(clock, Ordering::Relaxed);
-        }
+    /// At load time.
+    pub fn set(&self, clock: *mut c_void) {
+        self.0.store(clock, Ordering::Relaxed);
     }
 
     /// How much later it is by the kernel's clock of that number.

@@ -393,7 +393,7 @@ pub use raw::RawFairLock;
 mod raw {
     use super::Queue;
     use crate::lock::mark::{self, Mark};
-    use crate::{thread, wait};
+    use crate::thread;
     use std::marker::PhantomData;
 
     /// The queue-based fair lock, for `lock_api`.
@@ -416,19 +416,13 @@ mod raw {
         fn lock(&self) {
             let line = thread::me();
             self.0.lock(line);
-            wait::took(line);
-            mark::enter::<M>(line);
+            mark::begun::<M>(line, true);
         }
 
         #[inline]
         fn try_lock(&self) -> bool {
             let line = thread::me();
-            let taken = self.0.try_lock(line);
-            if taken {
-                wait::took(line);
-                mark::enter::<M>(line);
-            }
-            taken
+            mark::begun::<M>(line, self.0.try_lock(line))
         }
 
         #[inline]

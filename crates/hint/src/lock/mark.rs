@@ -2,6 +2,7 @@
 //! Whether, and as what, a lock's sections are hinted at.
 
 use crate::thread::{Kind, Line};
+use crate::wait;
 
 /// How a lock marks its sections. Not for other crates to implement.
 pub trait Mark: private::Sealed + 'static {
@@ -36,11 +37,16 @@ impl Mark for Unmarked {
     const KIND: Option<Kind> = None;
 }
 
+/// The thread of that line has taken a lock, or has not.
 #[inline(always)]
-pub(crate) fn enter<M: Mark>(line: &Line) {
-    if let Some(kind) = M::KIND {
-        line.enter(kind);
+pub(crate) fn begun<M: Mark>(line: &Line, taken: bool) -> bool {
+    if taken {
+        wait::took(line);
+        if let Some(kind) = M::KIND {
+            line.enter(kind);
+        }
     }
+    taken
 }
 
 #[inline(always)]

@@ -106,16 +106,10 @@ impl Core {
         self.owner.load(Ordering::Relaxed) != FREE
     }
 
+    /// Waits at most until `end`, if there is one. Whether the lock was taken.
     #[inline(always)]
-    pub(crate) fn lock(&self, me: u32) {
-        if !self.try_lock(me) {
-            self.lock_slow(me, None);
-        }
-    }
-
-    /// Waits at most until `end`. Whether the lock was taken.
-    pub(crate) fn lock_until(&self, me: u32, end: End) -> bool {
-        self.try_lock(me) || self.lock_slow(me, Some(end))
+    pub(crate) fn lock(&self, me: u32, end: Option<End>) -> bool {
+        self.try_lock(me) || self.lock_slow(me, end)
     }
 
     #[cold]
@@ -298,7 +292,7 @@ mod raw {
     use crate::lock::mark::{self, Mark};
     use crate::platform::end::End;
     use crate::thread;
-    use crate::wait::{self, HELD};
+    use crate::wait::HELD;
     use std::marker::PhantomData;
     use std::time::{Duration, Instant};
 
@@ -311,14 +305,6 @@ mod raw {
     // SAFETY: as above.
     unsafe impl<M> Sync for RawMutex<M> {}
 
-    impl<M: Mark> RawMutex<M> {
-        #[inline(always)]
-        fn taken(line: &thread::Line) {
-            wait::took(line);
-            mark::enter::<M>(line);
-        }
-    }
-
     // SAFETY: `Core` lets one thread in at a time: the one whose compare-and-swap found the lock
     // free, or whom the last holder named.
     unsafe impl<M: Mark> lock_api::RawMutex for RawMutex<M> {
@@ -330,18 +316,13 @@ mod raw {
         #[inline]
         fn lock(&self) {
             let line = thread::me();
-            self.0.lock(line.index() | HELD);
-            Self::taken(line);
+            mark::begun::<M>(line, self.0.lock(line.index() | HELD, None));
         }
 
         #[inline]
         fn try_lock(&self) -> bool {
             let line = thread::me();
-            let taken = self.0.try_lock(line.index() | HELD);
-            if taken {
-                Self::taken(line);
-            }
-            taken
+            mark::begun::<M>(line, self.0.try_lock(line.index() | HELD))
         }
 
         #[inline]
@@ -362,11 +343,7 @@ mod raw {
 
         fn try_lock_for(&self, timeout: Duration) -> bool {
             let line = thread::me();
-            let taken = self.0.lock_until(line.index() | HELD, End::after(timeout));
-            if taken {
-                Self::taken(line);
-            }
-            taken
+            mark::begun::<M>(line, self.0.lock(line.index() | HELD, Some(End::after(timeout))))
         }
 
         fn try_lock_until(&self, timeout: Instant) -> bool {
@@ -410,7 +387,7 @@ mod tests {
     fn lose_a_release() {
         let me = || thread::me().index() | wait::HELD;
         let core = Core::new();
-        core.lock(me());
+        core.lock(me(), None);
         if !barrier::uses_membarrier() {
             return;
         }
@@ -419,7 +396,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 sleeper.store(sys::thread_id(), Ordering::SeqCst);
-                core.lock(me());
+                core.lock(me(), None);
             });
             while core.parked.get() == 0 || !asleep(sleeper.load(Ordering::SeqCst)) {
                 std::thread::yield_now();

@@ -3,13 +3,14 @@
 //! `pthread_mutex_t`'s or a `pthread_rwlock_t`'s first words, which all zeros leave free.
 
 use super::condition::Condition;
+use super::mark::{Sleeps, begun, leave};
 use super::rw;
 pub use super::rw::Prefer;
 use super::word::Word;
 pub use crate::platform::end::End;
 use crate::platform::sync::Ordering;
-use crate::thread::{self, Kind};
-use crate::wait::{self, HELD};
+use crate::thread;
+use crate::wait::HELD;
 
 // All of the mutex but for its `__kind`; before `__shared` and before `__wrefs` of the others.
 #[cfg(not(loom))]
@@ -21,16 +22,6 @@ const _: () = assert!(
 #[repr(transparent)]
 pub struct Mutex(Word);
 
-/// A lock was taken, or not.
-#[inline(always)]
-fn begun(line: &thread::Line, taken: bool) -> bool {
-    if taken {
-        wait::took(line);
-        line.enter(Kind::Preemptable);
-    }
-    taken
-}
-
 impl Mutex {
     #[inline(always)]
     fn begun(&self, line: &thread::Line, taken: bool) -> bool {
@@ -38,7 +29,7 @@ impl Mutex {
             let number = line.thread.load(Ordering::Relaxed);
             self.0.owner.store(number, Ordering::Relaxed);
         }
-        begun(line, taken)
+        begun::<Sleeps>(line, taken)
     }
 
     /// Waits at most until `end`, if there is one.
@@ -71,7 +62,7 @@ impl Mutex {
     pub unsafe fn unlock(lock: *const Mutex) {
         // SAFETY: the caller's promise; the types have the same layout.
         unsafe { Word::unlock(lock.cast()) };
-        thread::me().leave(Kind::Preemptable);
+        leave::<Sleeps>();
     }
 }
 
@@ -89,42 +80,26 @@ impl ReadWrite {
     #[inline]
     pub fn read(&self, prefer: Prefer, end: Option<End>) -> bool {
         let line = thread::me();
-        let me = line.index() | HELD;
-        let taken = match end {
-            None => {
-                self.0.read(me, prefer);
-                true
-            }
-            Some(end) => self.0.read_until(me, prefer, end),
-        };
-        begun(line, taken)
+        begun::<Sleeps>(line, self.0.read(line.index() | HELD, prefer, end))
     }
 
     #[inline]
     pub fn try_read(&self, prefer: Prefer) -> bool {
         let line = thread::me();
-        begun(line, self.0.try_read(line.index() | HELD, prefer))
+        begun::<Sleeps>(line, self.0.try_read(line.index() | HELD, prefer))
     }
 
     /// As [`ReadWrite::read`].
     #[inline]
     pub fn write(&self, prefer: Prefer, end: Option<End>) -> bool {
         let line = thread::me();
-        let me = line.index() | HELD;
-        let taken = match end {
-            None => {
-                self.0.write(me, prefer);
-                true
-            }
-            Some(end) => self.0.write_until(me, prefer, end),
-        };
-        begun(line, taken)
+        begun::<Sleeps>(line, self.0.write(line.index() | HELD, prefer, end))
     }
 
     #[inline]
     pub fn try_write(&self) -> bool {
         let line = thread::me();
-        begun(line, self.0.try_write(line.index() | HELD))
+        begun::<Sleeps>(line, self.0.try_write(line.index() | HELD))
     }
 
     /// Releases what the caller holds, for reading or for writing. The memory may be another's when
@@ -136,6 +111,6 @@ impl ReadWrite {
     pub unsafe fn unlock(lock: *const ReadWrite, prefer: Prefer) {
         // SAFETY: the caller's promise; the types have the same layout.
         unsafe { rw::Core::unlock(lock.cast(), prefer) };
-        thread::me().leave(Kind::Preemptable);
+        leave::<Sleeps>();
     }
 }

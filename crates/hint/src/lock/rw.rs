@@ -194,18 +194,11 @@ impl Core {
         taken
     }
 
+    /// Waits at most until `end`, if there is one. Whether the lock was taken.
     #[inline]
-    pub(crate) fn read(&self, me: u32, prefer: Prefer) {
-        self.let_writers_go(prefer, None);
-        if !self.try_read(me, prefer) {
-            self.read_slow(me, prefer, None);
-        }
-    }
-
-    /// Waits at most until `end`. Whether the lock was taken.
-    pub(crate) fn read_until(&self, me: u32, prefer: Prefer, end: End) -> bool {
-        self.let_writers_go(prefer, Some(end));
-        self.try_read(me, prefer) || self.read_slow(me, prefer, Some(end))
+    pub(crate) fn read(&self, me: u32, prefer: Prefer, end: Option<End>) -> bool {
+        self.let_writers_go(prefer, end);
+        self.try_read(me, prefer) || self.read_slow(me, prefer, end)
     }
 
     #[inline]
@@ -287,17 +280,11 @@ impl Core {
         taken
     }
 
+    /// Waits at most until `end`, if there is one. Whether the lock was taken.
     #[inline]
-    pub(crate) fn write(&self, me: u32, prefer: Prefer) {
+    pub(crate) fn write(&self, me: u32, prefer: Prefer, end: Option<End>) -> bool {
         // Without a look at the state first, which would wait for the last release.
-        if !self.try_write(me) {
-            self.write_slow(me, prefer, None);
-        }
-    }
-
-    /// Waits at most until `end`. Whether the lock was taken.
-    pub(crate) fn write_until(&self, me: u32, prefer: Prefer, end: End) -> bool {
-        self.try_write(me) || self.write_slow(me, prefer, Some(end))
+        self.try_write(me) || self.write_slow(me, prefer, end)
     }
 
     #[cold]
@@ -533,8 +520,8 @@ mod raw {
     use super::{Core, Prefer};
     use crate::lock::mark::{self, Mark};
     use crate::platform::end::End;
-    use crate::thread::{self, Line};
-    use crate::wait::{self, HELD};
+    use crate::thread;
+    use crate::wait::HELD;
     use std::marker::PhantomData;
     use std::time::{Duration, Instant};
 
@@ -547,12 +534,6 @@ mod raw {
     // SAFETY: as above.
     unsafe impl<M> Sync for RawRwLock<M> {}
 
-    #[inline(always)]
-    fn begun<M: Mark>(line: &Line) {
-        wait::took(line);
-        mark::enter::<M>(line);
-    }
-
     // SAFETY: a writer enters when the count was 0, and makes it all ones; a reader when there is
     // no writer.
     unsafe impl<M: Mark> lock_api::RawRwLock for RawRwLock<M> {
@@ -564,18 +545,13 @@ mod raw {
         #[inline]
         fn lock_shared(&self) {
             let line = thread::me();
-            self.0.read(line.index() | HELD, Prefer::Writers);
-            begun::<M>(line);
+            mark::begun::<M>(line, self.0.read(line.index() | HELD, Prefer::Writers, None));
         }
 
         #[inline]
         fn try_lock_shared(&self) -> bool {
             let line = thread::me();
-            let taken = self.0.try_read(line.index() | HELD, Prefer::Writers);
-            if taken {
-                begun::<M>(line);
-            }
-            taken
+            mark::begun::<M>(line, self.0.try_read(line.index() | HELD, Prefer::Writers))
         }
 
         #[inline]
@@ -588,18 +564,13 @@ mod raw {
         #[inline]
         fn lock_exclusive(&self) {
             let line = thread::me();
-            self.0.write(line.index() | HELD, Prefer::Writers);
-            begun::<M>(line);
+            mark::begun::<M>(line, self.0.write(line.index() | HELD, Prefer::Writers, None));
         }
 
         #[inline]
         fn try_lock_exclusive(&self) -> bool {
             let line = thread::me();
-            let taken = self.0.try_write(line.index() | HELD);
-            if taken {
-                begun::<M>(line);
-            }
-            taken
+            mark::begun::<M>(line, self.0.try_write(line.index() | HELD))
         }
 
         #[inline]
@@ -625,12 +596,8 @@ mod raw {
 
         fn try_lock_shared_for(&self, timeout: Duration) -> bool {
             let line = thread::me();
-            let taken =
-                self.0.read_until(line.index() | HELD, Prefer::Writers, End::after(timeout));
-            if taken {
-                begun::<M>(line);
-            }
-            taken
+            let (me, end) = (line.index() | HELD, Some(End::after(timeout)));
+            mark::begun::<M>(line, self.0.read(me, Prefer::Writers, end))
         }
 
         fn try_lock_shared_until(&self, timeout: Instant) -> bool {
@@ -639,12 +606,8 @@ mod raw {
 
         fn try_lock_exclusive_for(&self, timeout: Duration) -> bool {
             let line = thread::me();
-            let taken =
-                self.0.write_until(line.index() | HELD, Prefer::Writers, End::after(timeout));
-            if taken {
-                begun::<M>(line);
-            }
-            taken
+            let (me, end) = (line.index() | HELD, Some(End::after(timeout)));
+            mark::begun::<M>(line, self.0.write(me, Prefer::Writers, end))
         }
 
         fn try_lock_exclusive_until(&self, timeout: Instant) -> bool {

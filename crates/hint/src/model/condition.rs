@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The condition variable, and what becomes of its memory.
 
-use super::tools::{Protected, check, check_broken};
+use super::tools::{Protected, caught, check};
 use crate::lock::condition::Condition;
-use crate::platform::env::How;
 use crate::platform::sync::broken;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -87,18 +86,6 @@ fn a_cancelled_thread_passes_a_signal_on() {
 }
 
 #[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_cancelled_keeps_signal() {
-    check_broken(How::CancelledKeepsSignal, 3, one_is_cancelled);
-}
-
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_signals_unseen() {
-    check_broken(How::SignalsUnseen, 2, || waiters(Condition::new(), 1));
-}
-
-#[test]
 fn one_waits() {
     check(4, || waiters(Condition::new(), 1));
 }
@@ -115,20 +102,10 @@ fn child_of_a_fork() {
     check(3, || waiters(Condition::left(3), 0));
 }
 
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_destroyed_at_once() {
-    check_broken(How::DestroyedAtOnce, 2, || waiters(Condition::new(), 1));
-}
-
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_leaves_before_sleeping() {
-    check_broken(How::LeavesBeforeSleeping, 2, || waiters(Condition::new(), 1));
-}
-
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_last_wakes_nobody() {
-    check_broken(How::LastWakesNobody, 2, || waiters(Condition::new(), 1));
+caught! {
+    broken_cancelled_keeps_signal: CancelledKeepsSignal, check(3), one_is_cancelled();
+    broken_signals_unseen: SignalsUnseen, check(2), waiters(Condition::new(), 1);
+    broken_destroyed_at_once: DestroyedAtOnce, check(2), waiters(Condition::new(), 1);
+    broken_leaves_before_sleeping: LeavesBeforeSleeping, check(2), waiters(Condition::new(), 1);
+    broken_last_wakes_nobody: LastWakesNobody, check(2), waiters(Condition::new(), 1);
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The queue-based fair lock.
 
-use super::tools::{Protected, check, check_broken, check_sleepers};
+use super::tools::{Protected, caught, check, check_sleepers};
 use crate::lock::fair::Queue;
 use crate::lock::node::ghost;
-use crate::platform::env::How;
 use crate::thread::Line;
 use loom::sync::Arc;
 use loom::thread;
@@ -100,26 +99,9 @@ fn two_threads_in_the_child_of_a_fork() {
     check_sleepers(1, || forked(1, false, 1, 2));
 }
 
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_ghost_granted() {
-    check_broken(How::GhostGranted, 2, || forked(1, true, 0, 1));
-}
-
-macro_rules! caught {
-    ($($name:ident: $how:ident, $preemptions:expr, $others:expr, $sections:expr;)*) => {
-        $(
-            #[test]
-            #[ignore = "must fail: run by broken_protocols_are_caught"]
-            fn $name() {
-                check_broken(How::$how, $preemptions, || threads($others, $sections));
-            }
-        )*
-    };
-}
-
 caught! {
-    broken_passive_forgotten: PassiveForgotten, 2, 2, 1;
-    broken_grant_without_waking: GrantWithoutWaking, 3, 1, 1;
-    broken_parked_by_store: ParkedByStore, 3, 1, 1;
+    broken_ghost_granted: GhostGranted, check(2), forked(1, true, 0, 1);
+    broken_passive_forgotten: PassiveForgotten, check(2), threads(2, 1);
+    broken_grant_without_waking: GrantWithoutWaking, check(3), threads(1, 1);
+    broken_parked_by_store: ParkedByStore, check(3), threads(1, 1);
 }

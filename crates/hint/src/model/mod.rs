@@ -27,7 +27,6 @@ mod word;
 
 #[cfg(test)]
 pub(crate) mod tools {
-    use crate::platform::env::{How, break_it};
     use crate::wait::set_looks;
     use loom::cell::UnsafeCell;
 
@@ -53,21 +52,18 @@ pub(crate) mod tools {
         set_looks(2);
     }
 
-    /// The same with a protocol broken, in a process of its own.
-    pub(crate) fn check_broken(how: How, preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
-        break_it(how);
-        check(preemptions, f);
+    /// Tests that must fail, each with its protocol broken.
+    macro_rules! caught {
+        ($($name:ident: $how:ident, $check:ident($preemptions:expr), $threads:expr;)*) => {$(
+            #[test]
+            #[ignore = "must fail: run by broken_protocols_are_caught"]
+            fn $name() {
+                crate::platform::env::break_it(crate::platform::env::How::$how);
+                crate::model::tools::$check($preemptions, || $threads);
+            }
+        )*};
     }
-
-    /// The same with threads that sleep at once.
-    pub(crate) fn check_broken_sleepers(
-        how: How,
-        preemptions: usize,
-        f: impl Fn() + Send + Sync + 'static,
-    ) {
-        break_it(how);
-        check_sleepers(preemptions, f);
-    }
+    pub(crate) use caught;
 
     /// A value that a lock protects: loom reports two accesses at the same time.
     pub(crate) struct Protected(UnsafeCell<u32>);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The mutex.
 
-use super::tools::{Protected, check, check_broken};
+use super::tools::{Protected, caught, check};
 use crate::lock::mutex::Core;
 use crate::platform::end::End;
-use crate::platform::env::How;
 use crate::wait::HELD;
 use loom::sync::Arc;
 use loom::thread;
@@ -20,7 +19,7 @@ impl Mutex {
     }
 
     fn section(&self, me: u32) {
-        self.core.lock(me | HELD);
+        self.core.lock(me | HELD, None);
         self.value.write();
         self.core.unlock();
     }
@@ -60,7 +59,7 @@ fn one_gives_up() {
         let patient = thread::spawn(move || other.section(2));
         let other = mutex.clone();
         let hasty = thread::spawn(move || {
-            if other.core.lock_until(3 | HELD, End::Monotonic(1)) {
+            if other.core.lock(3 | HELD, Some(End::Monotonic(1))) {
                 other.value.write();
                 other.core.unlock();
             }
@@ -98,35 +97,13 @@ fn child_of_a_fork() {
     }
 }
 
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_ghosts_count() {
-    check_broken(How::GhostsCount, 2, || forked(true, 1, 0, 1, 1));
-}
-
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_ghost_is_heir() {
-    check_broken(How::GhostsCount, 2, || forked(true, 0, 9 | HELD, 0, 0));
-}
-
-macro_rules! caught {
-    ($($name:ident: $how:ident, $preemptions:expr, $others:expr, $sections:expr;)*) => {
-        $(
-            #[test]
-            #[ignore = "must fail: run by broken_protocols_are_caught"]
-            fn $name() {
-                check_broken(How::$how, $preemptions, || threads($others, $sections));
-            }
-        )*
-    };
-}
-
 caught! {
-    broken_sleep_without_fence: SleepsWithoutFence, 3, 1, 2;
-    broken_sleep_without_trying: SleepsWithoutTrying, 3, 1, 2;
-    broken_waking_nobody: WakingNobody, 3, 2, 2;
-    broken_turn_read_late: TurnReadLate, 3, 1, 2;
-    broken_turn_kept: TurnKept, 3, 1, 2;
-    broken_heir_not_taken_out: HeirNotTakenOut, 3, 1, 3;
+    broken_ghosts_count: GhostsCount, check(2), forked(true, 1, 0, 1, 1);
+    broken_ghost_is_heir: GhostsCount, check(2), forked(true, 0, 9 | HELD, 0, 0);
+    broken_sleep_without_fence: SleepsWithoutFence, check(3), threads(1, 2);
+    broken_sleep_without_trying: SleepsWithoutTrying, check(3), threads(1, 2);
+    broken_waking_nobody: WakingNobody, check(3), threads(2, 2);
+    broken_turn_read_late: TurnReadLate, check(3), threads(1, 2);
+    broken_turn_kept: TurnKept, check(3), threads(1, 2);
+    broken_heir_not_taken_out: HeirNotTakenOut, check(3), threads(1, 3);
 }

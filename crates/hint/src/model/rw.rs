@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The reader-writer lock.
 
-use super::tools::{
-    Protected, check, check_broken, check_broken_sleepers, check_sleepers, check_spinners,
-};
+use super::tools::{Protected, caught, check, check_sleepers, check_spinners};
 use crate::lock::rw::{Core, Prefer};
 use crate::platform::end::End;
-use crate::platform::env::How;
 use crate::wait::HELD;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -25,7 +22,7 @@ impl Lock {
 
     /// A writer that may give up.
     fn write_hastily(&self, me: u32) {
-        if self.core.write_until(me | HELD, self.prefer, End::Monotonic(1)) {
+        if self.core.write(me | HELD, self.prefer, Some(End::Monotonic(1))) {
             self.value.write();
             // SAFETY: locked above.
             unsafe { Core::write_unlock(&self.core, self.prefer) };
@@ -33,14 +30,14 @@ impl Lock {
     }
 
     fn read(&self, me: u32) {
-        self.core.read(me | HELD, self.prefer);
+        self.core.read(me | HELD, self.prefer, None);
         self.value.read();
         // SAFETY: locked above.
         unsafe { Core::unlock(&self.core, self.prefer) };
     }
 
     fn write(&self, me: u32) {
-        self.core.write(me | HELD, self.prefer);
+        self.core.write(me | HELD, self.prefer, None);
         self.value.write();
         // SAFETY: locked above.
         unsafe { Core::write_unlock(&self.core, self.prefer) };
@@ -121,9 +118,9 @@ fn vanishes(kinds: &'static [bool], prefer: Prefer) {
             let (lock, ended) = &*lock;
             let name = (me as u32 + 1) | HELD;
             if kinds[me] {
-                lock.core.read(name, prefer);
+                lock.core.read(name, prefer, None);
             } else {
-                lock.core.write(name, prefer);
+                lock.core.write(name, prefer, None);
             }
             let last = ended.fetch_add(1, Ordering::AcqRel) as usize == kinds.len() - 1;
             // SAFETY: locked above.
@@ -150,7 +147,7 @@ fn the_last_user_frees_the_memory() {
 /// A writer waits, and a hasty thread, which may give up: no one is left asleep.
 fn gives_up(prefer: Prefer, hasty: fn(&Lock)) {
     let lock = Arc::new(Lock::new(prefer));
-    lock.core.write(1 | HELD, prefer);
+    lock.core.write(1 | HELD, prefer, None);
     let other = lock.clone();
     let patient = thread::spawn(move || other.write(2));
     let other = lock.clone();
@@ -172,7 +169,7 @@ fn a_writer_gives_up() {
 /// meanwhile, which may sleep, nor one that comes afterwards.
 fn gives_up_among_readers() {
     let lock = Arc::new(Lock::new(Prefer::Writers));
-    lock.core.read(1 | HELD, lock.prefer);
+    lock.core.read(1 | HELD, lock.prefer, None);
     let other = lock.clone();
     let hasty = thread::spawn(move || other.write_hastily(2));
     let other = lock.clone();
@@ -190,13 +187,13 @@ fn a_writer_gives_up_among_readers() {
 /// The same, while a reader's release finds that another has come.
 fn gives_up_beside_a_release() {
     let lock = Arc::new(Lock::new(Prefer::Writers));
-    lock.core.read(1 | HELD, lock.prefer);
+    lock.core.read(1 | HELD, lock.prefer, None);
     let other = lock.clone();
     // SAFETY: locked above.
     let release = thread::spawn(move || unsafe { Core::unlock(&other.core, other.prefer) });
     let other = lock.clone();
     let hasty = thread::spawn(move || other.write_hastily(2));
-    lock.core.read(3 | HELD, lock.prefer);
+    lock.core.read(3 | HELD, lock.prefer, None);
     release.join().unwrap();
     hasty.join().unwrap();
     assert!(lock.core.try_read(4 | HELD, lock.prefer));
@@ -210,7 +207,7 @@ fn a_writer_gives_up_beside_a_release() {
 /// A patient writer and a hasty one, who finds readers: the patient one is not left asleep.
 fn gives_up_beside_a_writer() {
     let lock = Arc::new(Lock::new(Prefer::Writers));
-    lock.core.read(1 | HELD, lock.prefer);
+    lock.core.read(1 | HELD, lock.prefer, None);
     let other = lock.clone();
     let hasty = thread::spawn(move || other.write_hastily(2));
     let other = lock.clone();
@@ -232,11 +229,11 @@ fn a_writer_gives_up_beside_a_writer() {
 fn spinners_give_up() {
     check_spinners(2, || {
         let lock = Arc::new(Lock::new(Prefer::Writers));
-        lock.core.write(1 | HELD, lock.prefer);
+        lock.core.write(1 | HELD, lock.prefer, None);
         let other = lock.clone();
         let reader =
-            thread::spawn(move || other.core.read_until(2 | HELD, other.prefer, End::Monotonic(1)));
-        assert!(!lock.core.write_until(3 | HELD, lock.prefer, End::Monotonic(1)));
+            thread::spawn(move || other.core.read(2 | HELD, other.prefer, Some(End::Monotonic(1))));
+        assert!(!lock.core.write(3 | HELD, lock.prefer, Some(End::Monotonic(1))));
         assert!(!reader.join().unwrap());
     });
 }
@@ -245,12 +242,12 @@ fn spinners_give_up() {
 /// writing.
 fn depends(prefer: Prefer) {
     let lock = Arc::new(Lock::new(prefer));
-    lock.core.write(1 | HELD, prefer);
+    lock.core.write(1 | HELD, prefer, None);
     let other = lock.clone();
     let reader = thread::spawn(move || other.read(2));
     let other = lock.clone();
     let depending = thread::spawn(move || {
-        other.core.read(3 | HELD, prefer);
+        other.core.read(3 | HELD, prefer, None);
         reader.join().unwrap();
         // SAFETY: locked above.
         unsafe { Core::unlock(&other.core, prefer) };
@@ -270,7 +267,7 @@ fn a_reader_depends_on_another() {
 /// A reader that is preferred and gives up leaves no writer asleep.
 fn preferred_reader_gives_up(prefer: Prefer) {
     gives_up(prefer, |lock| {
-        if lock.core.read_until(3 | HELD, lock.prefer, End::Monotonic(1)) {
+        if lock.core.read(3 | HELD, lock.prefer, Some(End::Monotonic(1))) {
             lock.value.read();
             // SAFETY: locked above.
             unsafe { Core::unlock(&lock.core, lock.prefer) };
@@ -295,46 +292,13 @@ fn child_of_a_fork() {
     check_sleepers(2, move || forked(&[true, false]));
 }
 
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_writer_forgets_others() {
-    check_broken(How::WriterForgetsOthers, 2, || threads(&[false, false, false]));
-}
-
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_readers_forgotten() {
-    check_broken(How::ReadersForgotten, 2, || threads(&[true, false, false]));
-}
-
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_writers_forgotten() {
-    check_broken(How::WritersForgotten, 2, || {
+caught! {
+    broken_writer_forgets_others: WriterForgetsOthers, check(2), threads(&[false, false, false]);
+    broken_readers_forgotten: ReadersForgotten, check(2), threads(&[true, false, false]);
+    broken_writers_forgotten: WritersForgotten, check(2),
         preferring(Prefer::Readers, &[true, false, false]);
-    });
-}
-
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_bit_kept() {
-    check_broken(How::BitKept, 3, || threads(&[false, false]));
-}
-
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_freed_with_bit() {
-    check_broken(How::FreedWithBit, 4, || vanishes(&[true, false], Prefer::Readers));
-}
-
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_gives_up_with_bits() {
-    check_broken_sleepers(How::GivesUpWithBits, 2, gives_up_among_readers);
-}
-
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_gives_up_alone() {
-    check_broken_sleepers(How::GivesUpAlone, 2, gives_up_among_readers);
+    broken_bit_kept: BitKept, check(3), threads(&[false, false]);
+    broken_freed_with_bit: FreedWithBit, check(4), vanishes(&[true, false], Prefer::Readers);
+    broken_gives_up_with_bits: GivesUpWithBits, check_sleepers(2), gives_up_among_readers();
+    broken_gives_up_alone: GivesUpAlone, check_sleepers(2), gives_up_among_readers();
 }

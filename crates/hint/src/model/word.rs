@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The mutex in one word.
 
-use super::tools::{Protected, check, check_broken, check_sleepers, check_spinners};
+use super::tools::{Protected, caught, check, check_sleepers, check_spinners};
 use crate::lock::word::Word;
 use crate::platform::end::End;
-use crate::platform::env::How;
 use crate::wait::HELD;
 use loom::sync::Arc;
 use loom::thread;
@@ -72,8 +71,6 @@ fn a_spinner_gives_up() {
     });
 }
 
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_woken_forgets_others() {
-    check_broken(How::WokenForgetsOthers, 3, || threads(2, false));
+caught! {
+    broken_woken_forgets_others: WokenForgetsOthers, check(3), threads(2, false);
 }

@@ -21,7 +21,7 @@ use super::layout::{Hello, MAGIC, Page, VERSION, Welcome};
 use super::region::{self, Missing};
 use super::{KEY, PAGE};
 use crate::platform::cancel::CancelDisabled;
-use crate::platform::{fork, sys};
+use crate::platform::{clock, fork, sys};
 use crate::thread::{self, LINES, block_offset, table_address};
 use std::ffi::{CStr, OsStr, OsString};
 use std::io;
@@ -116,7 +116,7 @@ pub fn connect(time: Duration) -> Result<(), Error> {
     let left = || time.saturating_sub(begun.elapsed());
     let host = connect_host();
     let registered = || {
-        super::page(super::now()).and_then(super::place).is_some()
+        super::page(clock::now()).and_then(super::place).is_some()
             && REGISTERED.load(Ordering::Acquire) == fork::epoch()
             && is_open(CONNECTION.load(Ordering::Acquire))
     };
@@ -217,7 +217,7 @@ fn serve_me(path: &Path, left: &dyn Fn() -> Duration) -> Result<(), Error> {
 static LOADED: extern "C" fn() = loaded;
 
 extern "C" fn loaded() {
-    sys::keep_errno(|| {
+    clock::keep_errno(|| {
         thread::find_out();
         // SAFETY: the function lives as long as the image, as the key's destructor (`thread`).
         unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };

@@ -17,7 +17,7 @@ pub use region::Missing;
 pub use connect::{Error, connect, connect_host};
 pub(crate) use connect::{hello, set_reader};
 
-use crate::platform::{cpu, sys};
+use crate::platform::cpu;
 use crate::thread::{self, LINES};
 use layout::Page;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -94,8 +94,4 @@ pub(crate) fn runnable(cpu: u32, now: u64) -> Option<u32> {
 /// Whether another thread waits for the caller's CPU.
 pub(crate) fn wanted(now: u64) -> Option<bool> {
     runnable(cpu::current(), now).map(|runnable| runnable > 1)
-}
-
-pub(crate) fn now() -> u64 {
-    sys::now()
 }

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+#[cfg(not(loom))]
+use super::clock::{now, time_of_day};
 #[cfg(loom)]
 use super::env::{now, now as time_of_day};
-#[cfg(not(loom))]
-use super::sys::{now, time_of_day};
 
 /// A time in ns, by one of the clocks that the kernel waits by.
 #[derive(Clone, Copy)]
@@ -18,6 +18,22 @@ pub enum End {
 }
 
 impl End {
+    /// For a futex's wait until `end`, if there is one: the operation, and its time. The kernel
+    /// knows when the clock is set.
+    #[cfg(not(loom))]
+    pub fn for_futex(end: Option<End>) -> (i32, Option<libc::timespec>) {
+        let (by, ns) = match end {
+            None => (0, None),
+            Some(End::Monotonic(ns)) => (0, Some(ns)),
+            Some(End::TimeOfDay(ns)) => (libc::FUTEX_CLOCK_REALTIME, Some(ns)),
+        };
+        let limit = ns.map(|ns| libc::timespec {
+            tv_sec: (ns / 1_000_000_000) as libc::time_t,
+            tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+        });
+        (libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG | by, limit)
+    }
+
     /// An end `time` from now.
     pub fn after(time: Duration) -> End {
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);

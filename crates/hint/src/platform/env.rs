@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A model's stand-in for the clock, and how its protocols may be broken.
 
-use super::sync::{AtomicU32, Ordering};
+use loom::sync::atomic::{AtomicU32, Ordering};
 
 loom::lazy_static! {
     /// Changed by each thread that waits, read in no order: any of its values may be read at any

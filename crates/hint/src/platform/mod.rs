@@ -13,6 +13,8 @@ pub(crate) mod sync;
 #[cfg(not(loom))]
 pub(crate) mod cancel;
 #[cfg(not(loom))]
+pub(crate) mod clock;
+#[cfg(not(loom))]
 pub(crate) mod cpu;
 #[cfg(loom)]
 pub(crate) mod env;

@@ -3,24 +3,11 @@
 //! and its errno.
 
 use super::end::End;
-use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 pub(crate) const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
 pub(crate) const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
-
-/// Runs `f` and restores errno.
-pub(crate) fn keep_errno<T>(f: impl FnOnce() -> T) -> T {
-    // SAFETY: errno's location is this thread's own.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let before = unsafe { *errno };
-    let result = f();
-    // SAFETY: as above.
-    unsafe { *errno = before };
-    result
-}
 
 /// A system call, whatever other libraries put in front of the C library's functions: its result,
 /// or the negative number of the error. No cancellation point.
@@ -45,7 +32,7 @@ pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> isize 
 pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = arguments;
     // SAFETY: the caller's promise; errno's location is this thread's own.
-    keep_errno(|| unsafe {
+    super::clock::keep_errno(|| unsafe {
         match libc::syscall(number, a, b, c, d, e, f) {
             -1 => -(*libc::__errno_location() as isize),
             result => result as isize,
@@ -73,6 +60,12 @@ pub(crate) fn wipe_on_fork(at: *const u8, bytes: usize) {
     }
 }
 
+/// Lets others have this CPU that want it.
+pub(crate) fn yield_cpu() {
+    // SAFETY: no preconditions.
+    unsafe { call(libc::SYS_sched_yield, [0; 6]) };
+}
+
 /// Memory for so many of `T`, for good. Not by the allocator: this may be a signal handler. Ends
 /// the program if there is none: a lock cannot fail.
 ///
@@ -84,41 +77,33 @@ pub(crate) unsafe fn zeroed<T>(count: usize) -> &'static [T] {
     unsafe {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let at = keep_errno(|| libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0));
-        if at == libc::MAP_FAILED {
-            libc::abort();
-        }
-        std::slice::from_raw_parts(at.cast(), count)
+        let at =
+            call(libc::SYS_mmap, [0, bytes, protection as usize, flags as usize, usize::MAX, 0]);
+        let at = usize::try_from(at).unwrap_or_else(|_| libc::abort());
+        std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at), count)
     }
 }
 
 /// Sleeps while `*word == expected`, at most `time`. False if the time is over.
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, time: Option<Duration>) -> bool {
-    futex_wait_by(libc::FUTEX_WAIT, word, expected, time)
-}
-
-/// The same until `end`. The kernel knows when the clock is set.
-pub(crate) fn futex_wait_until(word: &AtomicU32, expected: u32, end: Option<End>) -> bool {
-    let (by, ns) = match end {
-        None => (0, None),
-        Some(End::Monotonic(ns)) => (0, Some(ns)),
-        Some(End::TimeOfDay(ns)) => (libc::FUTEX_CLOCK_REALTIME, Some(ns)),
-    };
-    let time = ns.map(Duration::from_nanos);
-    futex_wait_by(libc::FUTEX_WAIT_BITSET | by, word, expected, time)
-}
-
-fn futex_wait_by(op: i32, word: &AtomicU32, expected: u32, time: Option<Duration>) -> bool {
     let limit = time.map(|t| libc::timespec {
         tv_sec: t.as_secs().try_into().unwrap_or(i32::MAX.into()),
         tv_nsec: t.subsec_nanos().into(),
     });
-    let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let (word, op) = (word.as_ptr().expose_provenance(), (op | libc::FUTEX_PRIVATE_FLAG) as usize);
-    let (limit, all) = (limit.expose_provenance(), libc::FUTEX_BITSET_MATCH_ANY as u32 as usize);
+    futex_wait_by((libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, limit), word, expected)
+}
+
+/// The same until `end`.
+pub(crate) fn futex_wait_until(word: &AtomicU32, expected: u32, end: Option<End>) -> bool {
+    futex_wait_by(End::for_futex(end), word, expected)
+}
+
+fn futex_wait_by(by: (i32, Option<libc::timespec>), word: &AtomicU32, expected: u32) -> bool {
+    let limit = by.1.as_ref().map_or(std::ptr::null(), std::ptr::from_ref).expose_provenance();
+    let (word, all) = (word.as_ptr().expose_provenance(), libc::FUTEX_BITSET_MATCH_ANY as u32);
+    let arguments = [word, by.0 as usize, expected as usize, limit, 0, all as usize];
     // SAFETY: the word outlives the call; the limit is a valid timespec or null.
-    let result = unsafe { call(libc::SYS_futex, [word, op, expected as usize, limit, 0, all]) };
-    !failed(result, libc::ETIMEDOUT)
+    !failed(unsafe { call(libc::SYS_futex, arguments) }, libc::ETIMEDOUT)
 }
 
 /// Wakes at most that many threads that wait on `word`. Whether there was one.
@@ -133,53 +118,6 @@ pub(crate) fn futex_wake_at(word: *const u32, threads: i32) -> bool {
     let word = word.expose_provenance();
     // SAFETY: a private futex is woken by its address; the kernel does not read the memory.
     unsafe { call(libc::SYS_futex, [word, op, threads as usize, 0, 0, 0]) > 0 }
-}
-
-type ClockGetTime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> i32;
-
-/// In place of the C library's function, which another library may replace: the kernel's own.
-static KERNEL_CLOCK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-
-/// Has times come from the kernel's function `clock_gettime` (of its vDSO).
-///
-/// # Safety
-/// It is one.
-pub(crate) unsafe fn set_clock(kernels: *mut c_void) {
-    KERNEL_CLOCK.store(kernels, Ordering::Relaxed);
-}
-
-fn clock(id: libc::clockid_t) -> Option<u64> {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let kernels = KERNEL_CLOCK.load(Ordering::Relaxed);
-    // SAFETY: null or such a function, by the promise to `set_clock`; it fills the structure in.
-    let result = keep_errno(|| unsafe {
-        match std::mem::transmute::<*mut c_void, Option<ClockGetTime>>(kernels) {
-            Some(kernels) => kernels(id, &mut time),
-            None => libc::clock_gettime(id, &mut time),
-        }
-    });
-    (result == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
-}
-
-/// Monotonic time in ns.
-#[inline]
-pub(crate) fn now() -> u64 {
-    clock(libc::CLOCK_MONOTONIC).unwrap_or(0)
-}
-
-/// The time of day in ns since 1970.
-pub(crate) fn time_of_day() -> u64 {
-    clock(libc::CLOCK_REALTIME).unwrap_or(0)
-}
-
-/// The CPU time of another thread of this process, in ns. `None`: there is no such thread.
-pub(crate) fn cpu_time(thread: u32) -> Option<u64> {
-    /// `CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED` of the kernel's interface.
-    const PER_THREAD: i32 = 6;
-    if thread == 0 {
-        return None;
-    }
-    clock((!(thread as i32) << 3) | PER_THREAD)
 }
 
 /// Whether a mutex that finds out who holds it has the number of its holder in this word, by which

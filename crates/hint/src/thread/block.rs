@@ -6,6 +6,7 @@
 //! reaching it takes no call in shared objects either.
 
 use super::{Line, slice, slot, table};
+use crate::platform::clock::keep_errno;
 use crate::platform::{barrier, cpu, fork, sys};
 use std::ffi::c_void;
 #[cfg(not(target_arch = "x86_64"))]
@@ -130,7 +131,7 @@ pub(crate) fn find_out() {
 #[cold]
 #[inline(never)]
 fn register() -> &'static Line {
-    sys::keep_errno(|| {
+    keep_errno(|| {
         find_out();
         let line = table::claim();
         // A signal handler may have registered the thread meanwhile: its line is lost.

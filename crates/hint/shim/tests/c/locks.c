@@ -1,26 +1,14 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Promises of pthread's locks to programs. Kept by the C library alone, and with the shim. */
 #define _GNU_SOURCE
+#include "check.h"
 #include <dlfcn.h>
-#include <errno.h>
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
-#define CHECK(condition)                                                   \
-	do {                                                               \
-		if (!(condition)) {                                        \
-			fprintf(stderr, "%d: %s\n", __LINE__, #condition); \
-			exit(1);                                           \
-		}                                                          \
-	} while (0)
 #define THREADS 6
 #define ROUNDS 3000
 
