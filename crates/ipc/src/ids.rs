@@ -21,6 +21,7 @@ use crate::peers::{Local, Remembered};
 use crate::permission;
 use crate::space::layout::*;
 use crate::sys;
+use std::cell::Cell;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
 use std::sync::atomic::fence;
@@ -188,6 +189,29 @@ pub(crate) fn get<T: Is + 'static>(
         return Err(Errno(libc::ENOSPC));
     }
     create(local, ids, request, make)
+}
+
+/// The same of objects that have a size, which the program is told: one that is there will do if it
+/// is large enough.
+pub(crate) fn get_sized<T: Is + 'static>(
+    local: &Local,
+    request: &Request,
+    size: u64,
+    size_of: impl Fn(&T) -> u64,
+    make: impl FnOnce(&Local, &heap::Locked<'_>, &T, i32) -> Result<()>,
+) -> Result<i32> {
+    let there = Cell::new(None);
+    let fits = |found: &T| {
+        there.set(Some(size_of(found)));
+        if size > size_of(found) { Err(INVALID) } else { Ok(()) }
+    };
+    let id = get(local, request, fits, make)?;
+    let told = &local.space.told;
+    match there.get() {
+        Some(found) => told.check(T::KIND, id, found)?,
+        None => told.tell(T::KIND, id, size),
+    }
+    Ok(id)
 }
 
 fn create<T: Is + 'static>(

@@ -10,6 +10,9 @@ use std::sync::atomic::Ordering::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::time::Duration;
 
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("system calls are known for x86-64 and aarch64 only");
+
 /// `call!(SYS_name, arguments)`: a system call, as [`make`] makes it.
 #[macro_export]
 #[doc(hidden)]
@@ -58,13 +61,6 @@ unsafe fn enter(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> isize {
     result
 }
 
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-unsafe fn enter(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> isize {
-    // SAFETY: the caller's promise.
-    let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
-    if result == -1 { -(Errno::last().0 as isize) } else { result as isize }
-}
-
 /// Whether the program has set a seccomp filter of its own, which may end it for a call that it
 /// does not know of. From then on this process asks the kernel for what it cannot do without:
 /// others find the dead, and free memory.
@@ -111,7 +107,7 @@ unsafe fn clone(flags: i32, stack: usize, life: *mut u32, run: usize, argument: 
         std::arch::asm!("syscall", "test rax, rax", "jnz 2f", "xor ebp, ebp", "mov rdi, r12",
             "call r13", "xor edi, edi", "mov eax, {exit}", "syscall", "ud2", "2:",
             exit = const libc::SYS_exit, inlateout("rax") libc::SYS_clone => result,
-            in("rdi") flags, in("rsi") stack, in("rdx") life, in("r10") life, in("r8") 0,
+            in("rdi") flags as usize, in("rsi") stack, in("rdx") life, in("r10") life, in("r8") 0,
             in("r12") argument, in("r13") run, lateout("rcx") _, lateout("r11") _);
     }
     result
@@ -128,11 +124,6 @@ unsafe fn clone(flags: i32, stack: usize, life: *mut u32, run: usize, argument: 
             in("x4") life, in("x8") libc::SYS_clone, in("x20") argument, in("x21") run);
     }
     result
-}
-
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-unsafe fn clone(_: i32, _: usize, _: *mut u32, _: usize, _: usize) -> isize {
-    -(libc::ENOSYS as isize)
 }
 
 /// A function of the vDSO: the code that the kernel maps into each process.

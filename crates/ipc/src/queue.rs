@@ -432,7 +432,8 @@ pub(crate) fn wake(thread: &Thread) {
     sys::futex_wake(&thread.status, 1);
 }
 
-/// Waiters to be woken once the lock has been released: so many at a time.
+/// Waiters to be woken once the lock has been released: so many at a time. Declared before the
+/// section and the lock, it is dropped after them, and wakes the waiters then.
 pub(crate) struct Wakes<'l> {
     threads: [MaybeUninit<&'l Thread>; 16],
     /// Where this thread says that it has poked somebody.
@@ -474,6 +475,13 @@ impl<'l> Wakes<'l> {
         if let Some(pokes) = self.pokes.take() {
             pokes.store(0, Release);
         }
+    }
+}
+
+impl Drop for Wakes<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.wake();
     }
 }
 

@@ -23,11 +23,14 @@ use crate::permission::{CAP_IPC_LOCK, READ, WRITE, capable};
 use crate::signals::Call;
 use crate::space::layout::{Entry, Kind, MAX_PROCESSES, Shared};
 use crate::sys;
-use std::cell::Cell;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
 
 const INVALID: Errno = Errno(libc::EINVAL);
+
+/// Bounds of [`Segment::crowded`].
+const FEW_USERS: u64 = 16;
+const MOST_USERS: u64 = MAX_PROCESSES as u64 / 2;
 
 /// Whether `/proc` is to be asked for the mappings of a segment's users. An answer takes a read of
 /// all mappings of a process, under the lock of all ids where the last user of a removed segment is
@@ -57,6 +60,8 @@ pub(crate) struct Segment {
     promised: AtomicU64,
     device: AtomicU64,
     file: AtomicU64,
+    /// With so many entries of users, those of the dead are looked for: each takes system calls.
+    crowded: AtomicU64,
 }
 
 /// A process that has attached a segment.
@@ -97,16 +102,18 @@ impl Is for Segment {
 impl Segment {
     /// Drops the entries of those who are gone; how often it is attached.
     fn attached(&self, local: &Local, look: Look) -> Result<u64> {
-        let (mut link, mut count) = (&self.object.chains[0], 0u64);
+        let (mut link, mut count, mut users) = (&self.object.chains[0], 0u64, 0);
         for _ in 0..=MAX_PROCESSES {
             let at = link.load(Relaxed);
             if at == 0 {
+                self.crowded.store((2 * users).clamp(FEW_USERS, MOST_USERS), Relaxed);
                 return Ok(count);
             }
             let user: &User = local.space.view(at)?;
             let times = self.times(local, user, look);
             if times != 0 {
                 count = count.saturating_add(times);
+                users += 1;
                 link = &user.next;
                 continue;
             }
@@ -152,16 +159,17 @@ impl Segment {
         }
     }
 
-    fn user(&self, local: &Local, process: u64) -> Result<Option<&'static User>> {
+    /// The entry of a process, if it has one; and how many there are, at least.
+    fn user(&self, local: &Local, process: u64) -> Result<(Option<&'static User>, u64)> {
         let image = peers::place(local.space, process).map_or(0, |p| p.image.load(Relaxed));
         let mut at = self.object.chains[0].load(Relaxed);
-        for _ in 0..MAX_PROCESSES {
+        for before in 0..MAX_PROCESSES.into() {
             if at == 0 {
-                return Ok(None);
+                return Ok((None, before));
             }
             let user: &User = local.space.view(at)?;
             if user.process.load(Relaxed) == process && user.image.load(Relaxed) == image {
-                return Ok(Some(user));
+                return Ok((Some(user), before));
             }
             at = user.next.load(Relaxed);
         }
@@ -169,15 +177,17 @@ impl Segment {
     }
 
     fn attach(&self, local: &Local, process: u64, pid: u32) -> Result<()> {
-        let known = self.user(local, process)?;
-        if known.is_none() {
-            // A user would else be left of each process that ever attached it.
-            self.attached(local, Look::No)?;
-        }
-        if let Some(user) = known {
-            local.set(&user.count, user.count.load(Relaxed) + 1)?;
-            local.commit();
-            return Ok(());
+        match self.user(local, process)? {
+            (Some(user), _) => {
+                local.set(&user.count, user.count.load(Relaxed) + 1)?;
+                local.commit();
+                return Ok(());
+            }
+            // An entry would else be left of each process that ever attached it.
+            (None, users) if users >= self.crowded.load(Relaxed) => {
+                self.attached(local, Look::No)?;
+            }
+            _ => {}
         }
         let heap = local.heap()?;
         let at = heap.take(size_of::<User>() as u64)?;
@@ -197,7 +207,7 @@ impl Segment {
 
     /// Counts this process's calls that are about to map it: by one more, or less.
     fn attaching(&self, local: &Local, more: i64) -> Result<()> {
-        if let Some(user) = self.user(local, local.process)? {
+        if let (Some(user), _) = self.user(local, local.process)? {
             let attaching = user.attaching.load(Relaxed).saturating_add_signed(more);
             user.attaching.store(attaching, Relaxed);
         }
@@ -211,7 +221,7 @@ impl Segment {
     }
 
     fn detach(&self, local: &Local) -> Result<()> {
-        if let Some(user) = self.user(local, local.process)? {
+        if let (Some(user), _) = self.user(local, local.process)? {
             local.set(&user.count, user.count.load(Relaxed).saturating_sub(1))?;
         }
         Ok(())
@@ -263,11 +273,7 @@ impl Namespace {
             most_weight: self.limits.shmall,
             most: self.limits.shmmni,
         };
-        let there = Cell::new(None);
-        let fits = |segment: &Segment| {
-            there.set(Some(segment.size.load(Relaxed)));
-            if size > segment.size.load(Relaxed) { Err(INVALID) } else { Ok(()) }
-        };
+        let size_of = |segment: &Segment| segment.size.load(Relaxed);
         let valid = (1..=self.limits.shmmax).contains(&size);
         let check = || match size {
             _ if !valid => Err(INVALID),
@@ -277,7 +283,7 @@ impl Namespace {
         };
         // The kernel looks at the size of a new segment before it looks at the limits.
         let request = if valid { request } else { Request { weight: 0, ..request } };
-        let id = ids::get::<Segment>(local, &request, fits, |local, _, segment, id| {
+        ids::get_sized::<Segment>(local, &request, size, size_of, |local, _, segment, id| {
             check()?;
             if flags & libc::SHM_HUGETLB != 0 {
                 // As in a kernel that has no huge pages left.
@@ -287,13 +293,7 @@ impl Namespace {
             segment.size.store(size, Relaxed);
             segment.cpid.store(local.pid.into(), Relaxed);
             make_file(local, id, segment, size, flags & libc::SHM_NORESERVE == 0)
-        })?;
-        let told = &self.space.told;
-        match there.get() {
-            Some(size) => told.check(Kind::Shm, id, size)?,
-            None => told.tell(Kind::Shm, id, size),
-        }
-        Ok(id)
+        })
     }
 
     /// `shmat`: where the segment is attached.
@@ -607,7 +607,7 @@ pub(crate) fn attach_for(local: &Local, id: i32, process: u64) -> Result<()> {
 /// have been taken for dead before it could say that it lives.)
 pub(crate) fn inherit(local: &Local, id: i32, times: u64) -> Result<()> {
     with_segment(local, id, |local, segment| {
-        let user = segment.user(local, local.process)?;
+        let (user, _) = segment.user(local, local.process)?;
         let counts = user.map_or(0, |user| user.count.load(Relaxed));
         (counts..times).try_for_each(|_| {
             segment.stamp(local, &segment.atime)?;
@@ -697,7 +697,7 @@ mod tests {
         let id = n.shmget(libc::IPC_PRIVATE, 4096, 0o600).unwrap();
         let counted = || {
             with_own(&n, id, |local, segment| {
-                let user = segment.user(local, local.process).unwrap();
+                let (user, _) = segment.user(local, local.process).unwrap();
                 user.map_or(0, |user| user.count.load(Relaxed))
             })
         };

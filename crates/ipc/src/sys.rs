@@ -176,6 +176,10 @@ pub(crate) fn process(pid: u32) -> Process {
     path[..text.len()].copy_from_slice(text.as_bytes());
     let mut stat = [0u8; 1024];
     let path = std::ffi::CStr::from_bytes_until_nul(&path).unwrap_or(c"");
+    // SAFETY: signal 0 only asks.
+    if unsafe { call!(SYS_kill, pid, 0) } == Err(Errno(libc::ESRCH)) {
+        return Process::Gone;
+    }
     let read = proc_has_our_numbers().then(|| file::read_small(path, &mut stat)).flatten();
     match read {
         None | Some([]) => process_without_proc(pid),
@@ -183,14 +187,11 @@ pub(crate) fn process(pid: u32) -> Process {
     }
 }
 
-/// Whether there is a process of that number, or only its exit status is left.
+/// Whether only the exit status is left of the process of a number that there is.
 fn process_without_proc(pid: u32) -> Process {
-    // SAFETY: signal 0 only asks; `ended` outlives the call.
+    // SAFETY: `ended` outlives the call.
     unsafe {
-        if call!(SYS_kill, pid, 0) == Err(Errno(libc::ESRCH)) {
-            return Process::Gone;
-        }
-        // A signal can be sent to a zombie, too. This can be read from once no thread is left.
+        // This can be read from once no thread is left.
         let Ok(process) = call!(SYS_pidfd_open, pid, 0) else {
             return if is_dead_child(pid) { Process::Gone } else { Process::Unknown };
         };
@@ -287,7 +288,6 @@ mod tests {
         }
         child.wait().unwrap();
         assert_eq!(process(child.id()), Process::Gone);
-        assert_eq!(process_without_proc(child.id()), Process::Gone);
         assert_eq!(process_without_proc(process_id()), Process::Unknown);
     }
 }

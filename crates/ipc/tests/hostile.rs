@@ -6,42 +6,22 @@ mod beside;
 mod common;
 
 use beside::beside;
-use common::{Child, namespace, op};
+use common::{Child, namespace, op, shared};
+use fastrand::Rng;
 use libc::{IPC_CREAT, IPC_NOWAIT, IPC_PRIVATE, SEM_UNDO};
 use reprieve_ipc::{Namespace, OpenError, Owner, SemOp};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % n
-    }
-}
-
-/// A word that parent and children share.
-fn shared() -> &'static AtomicU32 {
-    // SAFETY: a fresh page that is never unmapped.
-    unsafe {
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        let page = libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0);
-        assert_ne!(page, libc::MAP_FAILED);
-        &*page.cast()
-    }
-}
-
 /// Calls of all kinds, none of which waits; what they return does not matter.
-fn use_everything(n: &Namespace, random: &mut Random) {
-    let id = random.below(4) as i32;
-    let num = random.below(3) as u16;
-    let change = random.below(5) as i16 - 2;
-    let flags = IPC_NOWAIT | if random.below(2) == 0 { SEM_UNDO } else { 0 };
-    match random.below(14) {
-        0 => drop(n.semget(random.below(3) as i32, 3, IPC_CREAT | 0o600).is_ok()),
+fn use_everything(n: &Namespace, random: &mut Rng) {
+    let id = random.u64(..4) as i32;
+    let num = random.u64(..3) as u16;
+    let change = random.u64(..5) as i16 - 2;
+    let flags = IPC_NOWAIT | if random.u64(..2) == 0 { SEM_UNDO } else { 0 };
+    match random.u64(..14) {
+        0 => drop(n.semget(random.u64(..3) as i32, 3, IPC_CREAT | 0o600).is_ok()),
         1..=4 => {
             let ops: [SemOp; 2] = [op(num, change, flags), op(0, 1, flags)];
             let _ = n.semop(id, &ops, None);
@@ -49,17 +29,17 @@ fn use_everything(n: &Namespace, random: &mut Random) {
         5 => drop(n.sem_values(id).is_ok()),
         6 => drop(n.set_sem_values(id, &[1, 2, 3]).is_ok()),
         7 => drop(n.sem_waiters(id, 0, false).is_ok()),
-        8 => drop(n.msgget(random.below(3) as i32, IPC_CREAT | 0o600).is_ok()),
+        8 => drop(n.msgget(random.u64(..3) as i32, IPC_CREAT | 0o600).is_ok()),
         9 => drop(n.msgsnd(id, 1, &[1; 100], IPC_NOWAIT).is_ok()),
         10 => drop(n.msgrcv(id, &mut [0; 200], 0, IPC_NOWAIT).is_ok()),
         11 => drop((n.sem_info().is_ok(), n.msg_info().is_ok(), n.shm_info().is_ok())),
-        12 => match random.below(8) {
+        12 => match random.u64(..8) {
             0 => drop(n.remove_sem(id).is_ok()),
             1 => drop(n.remove_msg(id).is_ok()),
             _ => drop(n.shm_status(id).is_ok()),
         },
         _ => {
-            if let Ok(id) = n.shmget(random.below(2) as i32, 4096, IPC_CREAT | 0o600) {
+            if let Ok(id) = n.shmget(random.u64(..2) as i32, 4096, IPC_CREAT | 0o600) {
                 // SAFETY: nothing is remapped, and nothing used.
                 let _ = unsafe { n.shmat(id, 0, 0).and_then(|at| Namespace::shmdt(at as usize)) };
             }
@@ -71,11 +51,11 @@ fn use_everything(n: &Namespace, random: &mut Random) {
 fn random_bytes_crash_nobody() {
     for seed in 0..4 {
         let (directory, n) = namespace();
-        let stop = shared();
+        let stop = shared::<AtomicU32>();
         let children: Vec<Child> = (0..2)
             .map(|i| {
                 Child::run(|| {
-                    let mut random = Random(seed * 7 + i);
+                    let mut random = Rng::with_seed(seed * 7 + i);
                     while stop.load(SeqCst) == 0 {
                         use_everything(&n, &mut random);
                     }
@@ -84,20 +64,20 @@ fn random_bytes_crash_nobody() {
             .collect();
         let file = std::fs::File::options().write(true).open(directory.path().join("space"));
         let file = file.unwrap();
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         for _ in 0..400 {
             // Where things are: the header, processes, threads, the heap.
-            let at = match random.below(4) {
-                0 => random.below(1024),
-                1 => (1 << 16) + random.below(512),
-                2 => (66 + random.below(4)) * 32768 + random.below(640),
-                _ => (520 << 20) + random.below(16384),
+            let at = match random.u64(..4) {
+                0 => random.u64(..1024),
+                1 => (1 << 16) + random.u64(..512),
+                2 => (66 + random.u64(..4)) * 32768 + random.u64(..640),
+                _ => (520 << 20) + random.u64(..16384),
             };
-            let word = match random.below(4) {
+            let word = match random.u64(..4) {
                 0 => 0,
-                1 => random.below(64),
-                2 => (520 << 20) + random.below(16384),
-                _ => random.below(u64::MAX),
+                1 => random.u64(..64),
+                2 => (520 << 20) + random.u64(..16384),
+                _ => random.u64(..),
             };
             file.write_all_at(&word.to_le_bytes(), at & !7).unwrap();
             std::thread::sleep(Duration::from_micros(300));
@@ -239,7 +219,7 @@ fn a_deadlock_that_the_kernel_sees_is_none() {
     };
     let own = open("own");
     assert_eq!(lock(&own), 0);
-    let step = shared();
+    let step = shared::<AtomicU32>();
     let other = Child::run(|| {
         let registry = open("lock");
         assert_eq!(lock(&registry), 0);

@@ -9,22 +9,14 @@
 
 mod common;
 
-use common::{errno, namespace, one, op};
+use common::{namespace, one, op};
+use fastrand::Rng;
 use libc::{IPC_CREAT, IPC_EXCL, IPC_NOWAIT, IPC_PRIVATE, c_int};
 use reprieve_ipc::{Namespace, Owner, Result, SemOp};
 use std::fmt::Debug;
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % n
-    }
-
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u64) as usize]
-    }
+fn of<T: Copy>(random: &mut Rng, all: &[T]) -> T {
+    *random.choice(all).unwrap()
 }
 
 /// The kernel's answer, as ours gives it.
@@ -45,9 +37,21 @@ fn same<T: PartialEq + Debug>(
     what: impl Debug,
     kernel: std::result::Result<T, i32>,
     ours: std::result::Result<T, i32>,
-) -> Option<T> {
+) {
     assert_eq!(kernel, ours, "the kernel, then ours: {what:?}");
-    ours.ok()
+}
+
+/// Whether a call of the kernel's and one of ours fail in the same way, or not; `=>`: with the same
+/// number.
+macro_rules! same {
+    ($what:expr, $kernel:expr, $ours:expr) => {{
+        let result = unsafe { $kernel } as i64;
+        same($what, kernel(result, || ()), ours($ours).map(drop));
+    }};
+    ($what:expr, $kernel:expr => $ours:expr) => {{
+        let result = unsafe { $kernel };
+        same($what, kernel(result.into(), || result), ours($ours));
+    }};
 }
 
 /// Whether there is System V IPC to compare with; in a namespace of this thread's alone, which the
@@ -86,13 +90,13 @@ impl Drop for Removed {
 /// Ids of the same objects, the kernel's and ours. Removed ones stay in: stale ids are used, too.
 type Pairs = Vec<(c_int, i32)>;
 
-fn pick(random: &mut Random, pairs: &Pairs) -> (c_int, i32) {
-    if pairs.is_empty() || random.below(40) == 0 {
-        return random.of(&[(-1, -1), (0x7fff_ffff, 0x7fff_ffff)]);
+fn pick(random: &mut Rng, pairs: &Pairs) -> (c_int, i32) {
+    if pairs.is_empty() || random.u64(..40) == 0 {
+        return of(random, &[(-1, -1), (0x7fff_ffff, 0x7fff_ffff)]);
     }
     // Mostly of the last ones.
     let last = pairs.len().min(6) as u64;
-    pairs[pairs.len() - 1 - random.below(last) as usize]
+    pairs[pairs.len() - 1 - random.u64(..last) as usize]
 }
 
 /// Notes which objects the two have found or made: the same.
@@ -119,7 +123,7 @@ fn both(
     Some((kernel.ok()?, ours.ok()?))
 }
 
-fn semaphores(random: &mut Random, n: &Namespace) {
+fn semaphores(random: &mut Rng, n: &Namespace) {
     let mut pairs = Pairs::new();
     let remove = |id| {
         // SAFETY: removes an object of this test's.
@@ -128,14 +132,14 @@ fn semaphores(random: &mut Random, n: &Namespace) {
     let mut kernels = Removed { ids: vec![], remove };
     for _ in 0..400 {
         let (k, o) = pick(random, &pairs);
-        let num = random.of(&[0, 0, 1, 2, 3, 4, -1]);
+        let num = of(random, &[0, 0, 1, 2, 3, 4, -1]);
         // SAFETY, for all calls of the kernel's here: arguments as the calls take them.
-        match random.below(16) {
+        match random.u64(..16) {
             0 | 1 => {
-                let key = random.of(&[IPC_PRIVATE, key(1), key(2)]);
-                let count = random.of(&[0, 1, 3, 4, 5, -1, 40_000]);
-                let flags = random.of(&[0, IPC_CREAT, IPC_CREAT | IPC_EXCL, IPC_EXCL])
-                    | random.of(&[0o600, 0o640, 0]);
+                let key = of(random, &[IPC_PRIVATE, key(1), key(2)]);
+                let count = of(random, &[0, 1, 3, 4, 5, -1, 40_000]);
+                let flags = of(random, &[0, IPC_CREAT, IPC_CREAT | IPC_EXCL, IPC_EXCL])
+                    | of(random, &[0o600, 0o640, 0]);
                 let result = unsafe { libc::semget(key, count, flags) };
                 let kernel = kernel(result.into(), || result);
                 let pair =
@@ -143,12 +147,12 @@ fn semaphores(random: &mut Random, n: &Namespace) {
                 found(&mut pairs, &mut kernels, pair);
             }
             2..=8 => {
-                let one = |random: &mut Random| {
-                    let change = random.of(&[0, 1, 2, -1, -2, 5, -7, 32767, 30000, -30000]);
-                    let num = random.of(&[0, 0, 1, 2, 3, 9]);
-                    op(num, change, random.of(&[IPC_NOWAIT, IPC_NOWAIT | libc::SEM_UNDO]))
+                let one = |random: &mut Rng| {
+                    let change = of(random, &[0, 1, 2, -1, -2, 5, -7, 32767, 30000, -30000]);
+                    let num = of(random, &[0, 0, 1, 2, 3, 9]);
+                    op(num, change, of(random, &[IPC_NOWAIT, IPC_NOWAIT | libc::SEM_UNDO]))
                 };
-                let count = random.of(&[0, 1, 1, 1, 2, 3, 4, 501]);
+                let count = of(random, &[0, 1, 1, 1, 2, 3, 4, 501]);
                 let mut ops: Vec<SemOp> = (0..count).map(|_| one(random)).collect();
                 let shown: Vec<_> =
                     ops.iter().take(5).map(|o| (o.sem_num, o.sem_op, o.sem_flg)).collect();
@@ -160,33 +164,30 @@ fn semaphores(random: &mut Random, n: &Namespace) {
                 );
             }
             9 => {
-                let result = unsafe { libc::semctl(k, num, libc::GETVAL) };
-                same(("GETVAL", num), kernel(result.into(), || result), ours(n.sem_value(o, num)));
-                let result = unsafe { libc::semctl(k, num, libc::GETPID) };
-                same(("GETPID", num), kernel(result.into(), || result), ours(n.sem_pid(o, num)));
+                same!(("GETVAL", num), libc::semctl(k, num, libc::GETVAL) => n.sem_value(o, num));
+                same!(("GETPID", num), libc::semctl(k, num, libc::GETPID) => n.sem_pid(o, num));
             }
             10 => {
                 for (command, zero) in [(libc::GETNCNT, false), (libc::GETZCNT, true)] {
-                    let result = unsafe { libc::semctl(k, num, command) };
-                    let ours = ours(n.sem_waiters(o, num, zero));
-                    same(("counts", num), kernel(result.into(), || result), ours);
+                    same!(("counts", num), libc::semctl(k, num, command) => n.sem_waiters(o, num, zero));
                 }
             }
             11 => {
-                let value = random.of(&[0, 1, 7, 32767, 32768, -1]);
-                let result = unsafe { libc::semctl(k, num, libc::SETVAL, value) };
-                let ours = ours(n.set_sem_value(o, num, value));
-                same(("SETVAL", num, value), kernel(result.into(), || ()), ours);
+                let value = of(random, &[0, 1, 7, 32767, 32768, -1]);
+                same!(
+                    ("SETVAL", num, value),
+                    libc::semctl(k, num, libc::SETVAL, value),
+                    n.set_sem_value(o, num, value)
+                );
             }
             12 => {
                 let Ok(count) = n.sem_count(o) else { continue };
                 let values: Vec<u16> =
-                    (0..count).map(|_| random.of(&[0, 1, 9, 32767, 32767, 4, 4])).collect();
-                let result = unsafe { libc::semctl(k, 0, libc::SETALL, values.as_ptr()) };
-                same(
+                    (0..count).map(|_| of(random, &[0, 1, 9, 32767, 32767, 4, 4])).collect();
+                same!(
                     ("SETALL", &values),
-                    kernel(result.into(), || ()),
-                    ours(n.set_sem_values(o, &values)),
+                    libc::semctl(k, 0, libc::SETALL, values.as_ptr()),
+                    n.set_sem_values(o, &values)
                 );
             }
             13 => {
@@ -215,19 +216,22 @@ fn semaphores(random: &mut Random, n: &Namespace) {
                 });
                 same("IPC_STAT", kernel, ours);
             }
-            _ if random.below(3) == 0 => {
+            _ if random.u64(..3) == 0 => {
                 let result = unsafe { libc::semctl(k, 0, libc::IPC_RMID) };
                 same("IPC_RMID", kernel(result.into(), || ()), ours(n.remove_sem(o)));
             }
             _ => {
                 // SAFETY: plain data.
                 let mut ds: libc::semid_ds = unsafe { std::mem::zeroed() };
-                let (uid, gid) = (random.of(&[0, 1000, u32::MAX]), random.of(&[7, 7, u32::MAX]));
-                let owner = Owner { uid, gid, mode: random.of(&[0o600, 0o7777]) };
+                let (uid, gid) = (of(random, &[0, 1000, u32::MAX]), of(random, &[7, 7, u32::MAX]));
+                let owner = Owner { uid, gid, mode: of(random, &[0o600, 0o7777]) };
                 (ds.sem_perm.uid, ds.sem_perm.gid, ds.sem_perm.mode) =
                     (owner.uid, owner.gid, owner.mode as _);
-                let result = unsafe { libc::semctl(k, 0, libc::IPC_SET, &raw mut ds) };
-                same("IPC_SET", kernel(result.into(), || ()), ours(n.set_sem_owner(o, owner)));
+                same!(
+                    "IPC_SET",
+                    libc::semctl(k, 0, libc::IPC_SET, &raw mut ds),
+                    n.set_sem_owner(o, owner)
+                );
             }
         }
     }
@@ -236,7 +240,7 @@ fn semaphores(random: &mut Random, n: &Namespace) {
     }
 }
 
-fn messages(random: &mut Random, n: &Namespace) {
+fn messages(random: &mut Rng, n: &Namespace) {
     let mut pairs = Pairs::new();
     let remove = |id| {
         // SAFETY: removes an object of this test's.
@@ -252,10 +256,10 @@ fn messages(random: &mut Random, n: &Namespace) {
     for step in 0..500u32 {
         let (k, o) = pick(random, &pairs);
         // SAFETY, for all calls of the kernel's here: arguments as the calls take them.
-        match random.below(12) {
+        match random.u64(..12) {
             0 => {
-                let key = random.of(&[IPC_PRIVATE, key(3), key(4)]);
-                let flags = random.of(&[0, IPC_CREAT, IPC_CREAT | IPC_EXCL]) | 0o600;
+                let key = of(random, &[IPC_PRIVATE, key(3), key(4)]);
+                let flags = of(random, &[0, IPC_CREAT, IPC_CREAT | IPC_EXCL]) | 0o600;
                 let result = unsafe { libc::msgget(key, flags) };
                 let pair = both(
                     kernel(result.into(), || result),
@@ -265,8 +269,8 @@ fn messages(random: &mut Random, n: &Namespace) {
                 found(&mut pairs, &mut kernels, pair);
             }
             1..=5 => {
-                let size = random.of(&[0usize, 1, 8, 100, 1000, 8192, 8193]);
-                buffer.kind = random.of(&[1, 2, 3, 4, 5, i64::MAX, 0, -1]);
+                let size = of(random, &[0usize, 1, 8, 100, 1000, 8192, 8193]);
+                buffer.kind = of(random, &[1, 2, 3, 4, 5, i64::MAX, 0, -1]);
                 buffer.data[..size].fill(step as u8);
                 let result =
                     unsafe { libc::msgsnd(k, (&raw const buffer).cast(), size, IPC_NOWAIT) };
@@ -274,11 +278,12 @@ fn messages(random: &mut Random, n: &Namespace) {
                 same(("msgsnd", buffer.kind, size), kernel(result.into(), || ()), ours);
             }
             6..=9 => {
-                let size = random.of(&[0usize, 8, 100, 9000, 9000, 9000]);
-                let kind = random.of(&[0, 0, 1, 2, 3, -2, -4, i64::MIN, i64::MAX, 77]);
-                let flags = random.of(&[0, 0, libc::MSG_NOERROR, libc::MSG_EXCEPT, libc::MSG_COPY])
-                    | random.of(&[0, libc::MSG_NOERROR])
-                    | IPC_NOWAIT;
+                let size = of(random, &[0usize, 8, 100, 9000, 9000, 9000]);
+                let kind = of(random, &[0, 0, 1, 2, 3, -2, -4, i64::MIN, i64::MAX, 77]);
+                let flags =
+                    of(random, &[0, 0, libc::MSG_NOERROR, libc::MSG_EXCEPT, libc::MSG_COPY])
+                        | of(random, &[0, libc::MSG_NOERROR])
+                        | IPC_NOWAIT;
                 let result =
                     unsafe { libc::msgrcv(k, (&raw mut buffer).cast(), size, kind, flags) };
                 let kernel = kernel(result as i64, || {
@@ -321,24 +326,23 @@ fn messages(random: &mut Random, n: &Namespace) {
                 });
                 same("IPC_STAT", kernel, ours);
             }
-            _ if random.below(3) == 0 => {
+            _ if random.u64(..3) == 0 => {
                 let result = unsafe { libc::msgctl(k, libc::IPC_RMID, std::ptr::null_mut()) };
                 same("IPC_RMID", kernel(result.into(), || ()), ours(n.remove_msg(o)));
             }
             _ => {
                 // SAFETY: plain data.
                 let mut ds: libc::msqid_ds = unsafe { std::mem::zeroed() };
-                let gid = random.of(&[3, 3, u32::MAX]);
-                let owner = Owner { uid: 0, gid, mode: random.of(&[0o600, 0o7666]) };
-                let bytes = random.of(&[16384, 1000, 100]);
+                let gid = of(random, &[3, 3, u32::MAX]);
+                let owner = Owner { uid: 0, gid, mode: of(random, &[0o600, 0o7666]) };
+                let bytes = of(random, &[16384, 1000, 100]);
                 (ds.msg_perm.uid, ds.msg_perm.gid, ds.msg_perm.mode) =
                     (owner.uid, owner.gid, owner.mode as _);
                 ds.msg_qbytes = bytes;
-                let result = unsafe { libc::msgctl(k, libc::IPC_SET, &mut ds) };
-                same(
+                same!(
                     "IPC_SET",
-                    kernel(result.into(), || ()),
-                    ours(n.set_msg_owner(o, owner, bytes)),
+                    libc::msgctl(k, libc::IPC_SET, &mut ds),
+                    n.set_msg_owner(o, owner, bytes)
                 );
             }
         }
@@ -348,7 +352,7 @@ fn messages(random: &mut Random, n: &Namespace) {
     }
 }
 
-fn segments(random: &mut Random, n: &Namespace) {
+fn segments(random: &mut Rng, n: &Namespace) {
     let mut pairs = Pairs::new();
     let remove = |id| {
         // SAFETY: removes an object of this test's.
@@ -360,12 +364,12 @@ fn segments(random: &mut Random, n: &Namespace) {
         let (k, o) = pick(random, &pairs);
         // SAFETY, for all calls here: arguments as the calls take them; nothing is remapped, and
         // what is detached is not used any more.
-        match random.below(8) {
+        match random.u64(..8) {
             0 | 1 => {
-                let key = random.of(&[IPC_PRIVATE, key(5), key(6)]);
-                let size = random.of(&[0, 1, 4096, 5000, 100_000]);
+                let key = of(random, &[IPC_PRIVATE, key(5), key(6)]);
+                let size = of(random, &[0, 1, 4096, 5000, 100_000]);
                 let flags =
-                    random.of(&[0, IPC_CREAT, IPC_CREAT | IPC_EXCL]) | random.of(&[0o600, 0o400]);
+                    of(random, &[0, IPC_CREAT, IPC_CREAT | IPC_EXCL]) | of(random, &[0o600, 0o400]);
                 let result = unsafe { libc::shmget(key, size, flags) };
                 let pair = both(
                     kernel(result.into(), || result),
@@ -375,8 +379,8 @@ fn segments(random: &mut Random, n: &Namespace) {
                 found(&mut pairs, &mut kernels, pair);
             }
             2 | 3 => {
-                let flags = random.of(&[0, libc::SHM_RDONLY, libc::SHM_RND, libc::SHM_REMAP]);
-                let address = random.of(&[0, 0, 0, 1, 4097]);
+                let flags = of(random, &[0, libc::SHM_RDONLY, libc::SHM_RND, libc::SHM_REMAP]);
+                let address = of(random, &[0, 0, 0, 1, 4097]);
                 if address != 0 && flags == libc::SHM_RND {
                     // The first pages: what is allowed there is the machine's setting.
                     continue;
@@ -392,7 +396,7 @@ fn segments(random: &mut Random, n: &Namespace) {
             4 => {
                 let pair = match attached.len() as u64 {
                     0 => (4096, 4096),
-                    some => attached.swap_remove(random.below(some) as usize),
+                    some => attached.swap_remove(random.u64(..some) as usize),
                 };
                 let result = unsafe { libc::shmdt(pair.0 as *const _) };
                 same(
@@ -448,14 +452,14 @@ fn segments(random: &mut Random, n: &Namespace) {
     }
 }
 
-fn compare(sequences: u64, run: fn(&mut Random, &Namespace)) {
+fn compare(sequences: u64, run: fn(&mut Rng, &Namespace)) {
     if !kernel_has_ipc() {
         return;
     }
     let (_directory, n) = namespace();
     for seed in 1..=sequences {
         println!("sequence {seed}");
-        run(&mut Random(seed), &n);
+        run(&mut Rng::with_seed(seed), &n);
     }
 }
 
@@ -555,26 +559,6 @@ fn segments_over_parts_of_others_are_the_kernels() {
     }
 }
 
-#[test]
-fn a_wait_that_times_out_is_the_kernels() {
-    if !kernel_has_ipc() {
-        return;
-    }
-    let (_directory, n) = namespace();
-    let id = n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
-    let time = std::time::Duration::from_millis(1);
-    assert_eq!(errno(n.semop(id, &[op(0, -1, 0)], Some(time))), libc::EAGAIN);
-    // SAFETY: arguments as the calls take them.
-    unsafe {
-        let id = libc::semget(IPC_PRIVATE, 1, 0o600);
-        let wait = op(0, -1, 0);
-        let time = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-        let result = libc::syscall(libc::SYS_semtimedop, id, &raw const wait, 1, &raw const time);
-        assert_eq!(kernel(result, || ()), Err(libc::EAGAIN));
-        libc::semctl(id, 0, libc::IPC_RMID);
-    }
-}
-
 /// The rights of somebody who is neither owner nor creator, for each mode; and who may do all.
 #[test]
 fn permissions_are_the_kernels() {
@@ -624,32 +608,39 @@ fn permissions_are_the_kernels() {
             }
             for change in [0, 1] {
                 let mut ops = [op(0, change, IPC_NOWAIT)];
-                let result = unsafe { libc::semop(k, ops.as_mut_ptr(), 1) };
-                same(("semop", change), kernel(result.into(), || ()), ours(n.semop(o, &ops, None)));
+                same!(
+                    ("semop", change),
+                    libc::semop(k, ops.as_mut_ptr(), 1),
+                    n.semop(o, &ops, None)
+                );
             }
-            let result = unsafe { libc::semctl(k, 0, libc::GETVAL) };
-            same("GETVAL", kernel(result.into(), || result), ours(n.sem_value(o, 0)));
-            let result = unsafe { libc::semctl(k, 0, libc::SETVAL, 0) };
-            same("SETVAL", kernel(result.into(), || ()), ours(n.set_sem_value(o, 0, 0)));
+            same!("GETVAL", libc::semctl(k, 0, libc::GETVAL) => n.sem_value(o, 0));
+            same!("SETVAL", libc::semctl(k, 0, libc::SETVAL, 0), n.set_sem_value(o, 0, 0));
             // SAFETY: plain data.
             let mut ds: libc::semid_ds = unsafe { std::mem::zeroed() };
             let result = unsafe { libc::semctl(k, 0, libc::IPC_SET, &raw mut ds) };
             let owner = Owner { uid: 0, gid: 0, mode: 0 };
             same("IPC_SET", kernel(result.into(), || ()), ours(n.set_sem_owner(o, owner)));
-            let result = unsafe { libc::semctl(k, 0, libc::IPC_RMID) };
-            same("IPC_RMID", kernel(result.into(), || ()), ours(n.remove_sem(o)));
+            same!("IPC_RMID", libc::semctl(k, 0, libc::IPC_RMID), n.remove_sem(o));
         }
         for &(_, k, o) in &queues {
             let message = (1i64, 5i64);
-            let result = unsafe { libc::msgsnd(k, (&raw const message).cast(), 8, IPC_NOWAIT) };
-            let sent = ours(n.msgsnd(o, 1, &[0; 8], IPC_NOWAIT));
-            same("msgsnd", kernel(result.into(), || ()), sent);
+            same!(
+                "msgsnd",
+                libc::msgsnd(k, (&raw const message).cast(), 8, IPC_NOWAIT),
+                n.msgsnd(o, 1, &[0; 8], IPC_NOWAIT)
+            );
             let mut to = (0i64, 0i64);
-            let result = unsafe { libc::msgrcv(k, (&raw mut to).cast(), 8, 0, IPC_NOWAIT) };
-            let received = ours(n.msgrcv(o, &mut [0; 8], 0, IPC_NOWAIT)).map(|_| ());
-            same("msgrcv", kernel(result as i64, || ()), received);
-            let result = unsafe { libc::msgctl(k, libc::IPC_RMID, std::ptr::null_mut()) };
-            same("IPC_RMID", kernel(result.into(), || ()), ours(n.remove_msg(o)));
+            same!(
+                "msgrcv",
+                libc::msgrcv(k, (&raw mut to).cast(), 8, 0, IPC_NOWAIT),
+                n.msgrcv(o, &mut [0; 8], 0, IPC_NOWAIT)
+            );
+            same!(
+                "IPC_RMID",
+                libc::msgctl(k, libc::IPC_RMID, std::ptr::null_mut()),
+                n.remove_msg(o)
+            );
         }
     };
     common::Child::run(|| compare(65534)).succeeds();

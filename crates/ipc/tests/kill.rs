@@ -11,7 +11,7 @@ mod common;
 #[path = "../../rcu/tests/common/samples.rs"]
 mod samples;
 
-use common::{Child, namespace, op};
+use common::{Child, namespace, op, shared};
 use libc::{IPC_NOWAIT, IPC_PRIVATE, SEM_UNDO};
 use reprieve_ipc::Namespace;
 use samples::{Samples, spread};
@@ -51,18 +51,6 @@ fn stepped(instructions: u64, f: impl FnOnce()) -> u64 {
     STEPS.load(Relaxed)
 }
 
-/// A word that parent and children share.
-fn shared() -> &'static AtomicU64 {
-    // SAFETY: a fresh page that is never unmapped.
-    unsafe {
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        let page = libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0);
-        assert_ne!(page, libc::MAP_FAILED);
-        &*page.cast()
-    }
-}
-
 /// Kills children in `call`, after they have done `before`, at instructions all over it; `check` is
 /// run after each, with how far the child came.
 fn killed_in(
@@ -77,7 +65,7 @@ fn killed_in(
         n.sem_info().unwrap();
         before(n);
     };
-    let length = shared();
+    let length = shared::<AtomicU64>();
     Child::run(|| {
         before(n);
         length.store(stepped(u64::MAX, || call(n)), SeqCst);
@@ -168,7 +156,7 @@ fn in_mending_what_the_dead_left() {
         })
         .ends()
     };
-    let length = shared();
+    let length = shared::<AtomicU64>();
     Child::run(|| {
         n.sem_info().unwrap();
         length.store(stepped(u64::MAX, || n.semop(id, &ops, None).unwrap()), SeqCst);
@@ -241,7 +229,7 @@ fn in_making_a_set_that_a_reader_has_found() {
     n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
     let make = || assert!(n.semget(80, 5, libc::IPC_CREAT | 0o600).is_ok());
     let is_found_after = |instructions: u64| {
-        let (queue, found) = (n.msgget(IPC_PRIVATE, 0o600).unwrap(), shared());
+        let (queue, found) = (n.msgget(IPC_PRIVATE, 0o600).unwrap(), shared::<AtomicU64>());
         let maker = Child::run(|| {
             n.sem_info().unwrap();
             SIGNAL.store(libc::SIGSTOP, Relaxed);
@@ -280,7 +268,7 @@ fn in_making_a_set_that_a_reader_has_found() {
         }
         waits || found.load(SeqCst) == 2
     };
-    let length = shared();
+    let length = shared::<AtomicU64>();
     Child::run(|| {
         n.sem_info().unwrap();
         length.store(stepped(u64::MAX, make), SeqCst);

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{Child, errno, namespace};
-use libc::{IPC_NOWAIT, IPC_PRIVATE, MSG_COPY, MSG_EXCEPT, MSG_NOERROR};
-use reprieve_ipc::{Namespace, Owner, Result};
+use libc::{IPC_NOWAIT, IPC_PRIVATE};
+use reprieve_ipc::{Namespace, Result};
 
 fn queue(n: &Namespace) -> i32 {
     n.msgget(IPC_PRIVATE, 0o600).unwrap()
@@ -23,57 +23,6 @@ fn receive(n: &Namespace, id: i32, kind: i64, flags: i32) -> Result<(i64, String
 
 fn is(kind: i64, text: &str) -> Result<(i64, String)> {
     Ok((kind, text.into()))
-}
-
-#[test]
-fn messages_are_chosen_by_type() {
-    let (_directory, n) = namespace();
-    let id = queue(&n);
-    for (kind, text) in [(3, "a"), (1, "b"), (2, "c"), (3, "d"), (9, "e")] {
-        send(&n, id, kind, text);
-    }
-    assert_eq!(receive(&n, id, 1, MSG_COPY | IPC_NOWAIT), is(1, "b"));
-    assert_eq!(errno(receive(&n, id, 5, MSG_COPY | IPC_NOWAIT)), libc::ENOMSG);
-    assert_eq!(errno(receive(&n, id, 5, MSG_COPY)), libc::EINVAL);
-    assert_eq!(receive(&n, id, 3, 0), is(3, "a"));
-    assert_eq!(receive(&n, id, -2, 0), is(1, "b"));
-    assert_eq!(receive(&n, id, -8, 0), is(2, "c"));
-    assert_eq!(receive(&n, id, 3, MSG_EXCEPT), is(9, "e"));
-    assert_eq!(errno(receive(&n, id, 7, IPC_NOWAIT)), libc::ENOMSG);
-    assert_eq!(receive(&n, id, 0, 0), is(3, "d"));
-    assert_eq!(n.msg_status(id).unwrap().messages, 0);
-    send(&n, id, 1, "again");
-    assert_eq!(receive(&n, id, 0, 0), is(1, "again"));
-}
-
-#[test]
-fn sizes() {
-    let (_directory, n) = namespace();
-    let id = queue(&n);
-    let most = n.limits().msgmax as usize;
-    assert_eq!(errno(n.msgsnd(id, 1, &vec![0; most + 1], 0)), libc::EINVAL);
-    assert_eq!(errno(n.msgsnd(id, 0, b"x", 0)), libc::EINVAL);
-    let long: Vec<u8> = (0..most).map(|i| i as u8).collect();
-    n.msgsnd(id, 1, &long, 0).unwrap();
-    assert_eq!(errno(receive(&n, id, 0, 0)), libc::E2BIG);
-    assert_eq!(errno(receive(&n, id, 0, MSG_COPY | IPC_NOWAIT | MSG_NOERROR)), libc::EINVAL);
-    let mut to = vec![0; most];
-    assert_eq!(n.msgrcv(id, &mut to, 0, 0), Ok((1, most)));
-    assert_eq!(to, long);
-    n.msgsnd(id, 1, b"0123456789", 0).unwrap();
-    let mut short = [0; 4];
-    assert_eq!(n.msgrcv(id, &mut short, 0, MSG_NOERROR), Ok((1, 4)));
-    assert_eq!(&short, b"0123");
-    // Empty ones count, too.
-    let owner = Owner { uid: n.msg_status(id).unwrap().status.uid, gid: 0, mode: 0o600 };
-    for nobody in [Owner { uid: u32::MAX, ..owner }, Owner { gid: u32::MAX, ..owner }] {
-        let before = n.msg_status(id);
-        assert_eq!(errno(n.set_msg_owner(id, nobody, 2)), libc::EINVAL);
-        assert_eq!(n.msg_status(id), before);
-    }
-    n.set_msg_owner(id, owner, 3).unwrap();
-    (0..3).for_each(|_| n.msgsnd(id, 1, b"", 0).unwrap());
-    assert_eq!(errno(n.msgsnd(id, 1, b"", IPC_NOWAIT)), libc::EAGAIN);
 }
 
 #[test]

@@ -8,7 +8,7 @@
 
 mod common;
 
-use common::{Child, namespace, op, until};
+use common::{Child, namespace, op, shared, until};
 use libc::{IPC_NOWAIT, IPC_PRIVATE, SEM_UNDO};
 use reprieve_ipc::{Namespace, SHM_DEST};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
@@ -36,19 +36,6 @@ struct Book {
     /// Received twice.
     twice: AtomicU32,
     messages: [AtomicU8; MESSAGES],
-}
-
-fn book() -> &'static Book {
-    // SAFETY: fresh pages, all zeros, that are never unmapped.
-    unsafe {
-        let (protection, flags) = (
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-        );
-        let pages = libc::mmap(std::ptr::null_mut(), size_of::<Book>(), protection, flags, -1, 0);
-        assert_ne!(pages, libc::MAP_FAILED);
-        &*pages.cast()
-    }
 }
 
 impl Book {
@@ -139,7 +126,7 @@ fn random_kills(kills: usize) {
     let mutex = n.semget(IPC_PRIVATE, 2, 0o600).unwrap();
     let queue = n.msgget(IPC_PRIVATE, 0o600).unwrap();
     n.set_sem_values(mutex, &[1, 0]).unwrap();
-    let load = Load { n, mutex, queue, book: book() };
+    let load = Load { n, mutex, queue, book: shared() };
     let book = load.book;
     let begin = |own: usize| Child::run(|| load.work(own));
     // The calls that the dead were in the middle of, by kind.
@@ -150,11 +137,10 @@ fn random_kills(kills: usize) {
         struck[usize::from(book.now[own].swap(NOTHING, SeqCst))] += 1;
     };
     let mut workers: Vec<Option<Child>> = (0..WORKERS).map(|own| Some(begin(own))).collect();
-    let mut seed = 1u64;
+    let mut random = fastrand::Rng::with_seed(1);
     for _ in 0..kills {
-        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        std::thread::sleep(Duration::from_micros(seed >> 53));
-        let own = (seed >> 33) as usize % WORKERS;
+        std::thread::sleep(Duration::from_micros(random.u64(..2048)));
+        let own = random.usize(..WORKERS);
         end(own, workers[own].take().unwrap());
         workers[own] = Some(begin(own));
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // A child that is killed for any system call but a few makes its first calls;
-// so does one that has no number left for a descriptor.
+// so does one that may have no descriptor, or has no number left for one.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -74,7 +74,20 @@ static int talks(int set, int queue)
 	return semop(set, &taken, 1) || semctl(set, 1, GETVAL) < 0;
 }
 
-static int filtered(void)
+static void by_filter(void)
+{
+	filter(SETS, sizeof(SETS) / sizeof(*SETS), 0);
+}
+
+static void by_limit(void)
+{
+	struct rlimit none = {0};
+
+	if (setrlimit(RLIMIT_NOFILE, &none) || open("/dev/null", O_RDONLY) >= 0)
+		_exit(9);
+}
+
+static int sandboxed(void (*begin)(void))
 {
 	int set = semget(IPC_PRIVATE, 2, 0600),
 	    queue = msgget(IPC_PRIVATE, 0600), status;
@@ -84,7 +97,7 @@ static int filtered(void)
 	pid_t child = fork();
 
 	if (child == 0) {
-		filter(SETS, sizeof(SETS) / sizeof(*SETS), 0);
+		begin();
 		_exit(talks(set, queue));
 	}
 	for (int i = 0; i < 100; i++) {
@@ -102,6 +115,21 @@ static int filtered(void)
 	semctl(set, 0, IPC_RMID);
 	msgctl(queue, IPC_RMID, NULL);
 	return status;
+}
+
+static int filtered(void)
+{
+	return sandboxed(by_filter);
+}
+
+// New objects, too.
+static int limited(void)
+{
+	int status = sandboxed(by_limit), set;
+
+	by_limit();
+	set = semget(IPC_PRIVATE, 1, 0600);
+	return status || set < 0 || semctl(set, 0, IPC_RMID);
 }
 
 static int without_files(void)
@@ -156,6 +184,7 @@ int main(int count, char **arguments)
 	const char *what = count > 1 ? arguments[1] : "";
 	int (*function)(void) = !strcmp(what, "files")	 ? without_files
 				: !strcmp(what, "forks") ? forks
+				: !strcmp(what, "limit") ? limited
 							 : filtered;
 	int status = function();
 

@@ -54,6 +54,11 @@ fn a_first_call_where_no_file_can_be_opened() {
 }
 
 #[test]
+fn children_that_may_have_no_descriptor() {
+    is_as_in_the_kernel("filtered", &["limit"]);
+}
+
+#[test]
 fn a_forks_child_asks_nothing_of_the_kernel() {
     is_as_in_the_kernel("filtered", &["forks"]);
 }

@@ -2,18 +2,12 @@
 //! The calls. Two of the C library's functions take a variable number of arguments: `semctl` and
 //! `syscall`; on the platforms that are supported these come where fixed ones would.
 
-use crate::next::next;
-use crate::process;
+use crate::opened::{namespace, tell};
 use crate::structures::{self, MsgInfo, ShmInfo, ShmLimits};
 use libc::{c_int, c_long, c_ulong, c_void, key_t, sembuf, seminfo, size_t, ssize_t, timespec};
-use reprieve_ipc_core::kernel::call;
-use reprieve_ipc_core::signals::in_a_call;
-use reprieve_ipc_core::{
-    Errno, Namespace, Owner, Result, begin_ipc_namespace, credentials_changed, default_directory,
-    users,
-};
+use reprieve_ipc_core::{Errno, Namespace, Owner, Result};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::Duration;
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -37,83 +31,6 @@ const MSGMNB: c_int = 16384;
 
 const INVALID: Errno = Errno(libc::EINVAL);
 const FAULT: Errno = Errno(libc::EFAULT);
-
-/// Null, or never freed. Nobody waits for who opens it: in the child of a fork that thread is not
-/// there.
-static NAMESPACE: AtomicPtr<Namespace> = AtomicPtr::new(std::ptr::null_mut());
-
-/// The namespace, opened on first use. A process that cannot open it is told why, once, and tries
-/// again in its next call: it may have been short of descriptors.
-#[inline]
-fn namespace() -> Result<&'static Namespace> {
-    // SAFETY: null, or what `open` has leaked.
-    match unsafe { NAMESPACE.load(Acquire).as_ref() } {
-        Some(opened) => Ok(opened),
-        None => open(),
-    }
-}
-
-/// On standard error, as the kernel's call writes it.
-fn tell(error: &dyn std::fmt::Display) {
-    let text = format!("libreprieve_ipc: {error}\n");
-    // SAFETY: bytes that are valid for reads.
-    let _ = unsafe { call!(SYS_write, 2, text.as_ptr(), text.len()) };
-}
-
-/// In a call: a handler that needs the namespace would wait for its own thread, which registers the
-/// process.
-#[cold]
-fn open() -> Result<&'static Namespace> {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    let opened = in_a_call(Namespace::open_default).ok_or(Errno(libc::EDEADLK))?;
-    let opened = opened.map_err(|error| {
-        if !TOLD.swap(true, Relaxed) {
-            tell(&error);
-        }
-        error.errno()
-    })?;
-    // A thread that opens it at the same time gets the same namespace, and stores a copy.
-    let opened = Box::into_raw(Box::new(opened));
-    NAMESPACE.store(opened, Release);
-    // SAFETY: not null, and never freed.
-    Ok(unsafe { &*opened })
-}
-
-/// Opens the namespace if there is one, and what of it may be out of reach later: behind a seccomp
-/// filter, too.
-pub fn prepare(filter: bool) {
-    if Namespace::is_there(default_directory()) == Ok(true) {
-        let _ = namespace().map(|n| n.prepare(filter));
-    }
-}
-
-/// After `unshare`: applies the adjustments of a process with one thread. Those of others stay the
-/// process's.
-pub fn leave_adjustments() {
-    // SAFETY: touches no memory, and does nothing: it only fails if there are other threads.
-    let alone = unsafe { call!(SYS_unshare, libc::CLONE_THREAD) }.is_ok();
-    // SAFETY: null, or what `open` has leaked.
-    if let Some(opened) = unsafe { NAMESPACE.load(Acquire).as_ref() }.filter(|_| alone) {
-        let _ = opened.apply_adjustments();
-    }
-}
-
-/// The process is in other namespaces, of those kinds. They have just begun if it is told who it
-/// was `before`.
-pub fn namespaces_changed(kinds: c_int, before: Option<[u32; 2]>) {
-    if kinds & (libc::CLONE_NEWUSER | libc::CLONE_NEWIPC) != 0 {
-        credentials_changed();
-    }
-    if let Some(before) = before.filter(|_| kinds & libc::CLONE_NEWUSER != 0) {
-        users::has_begun(before);
-    }
-    if kinds & libc::CLONE_NEWIPC != 0 {
-        NAMESPACE.store(std::ptr::null_mut(), Release);
-        if before.is_some() {
-            begin_ipc_namespace();
-        }
-    }
-}
 
 /// Calls `f` with a copy of `count` values of the program's: as the kernel does, at once and before
 /// any lock. Another thread may change them while the call waits, and where they are not mapped,
@@ -198,13 +115,9 @@ unsafe fn write<T>(pointer: usize, value: T) -> Result<()> {
 
 /// # Safety
 /// The pointer, unless it cannot be one, is valid for a read.
-unsafe fn read<T: Copy>(pointer: usize) -> Result<T> {
+pub unsafe fn read<T: Copy>(pointer: usize) -> Result<T> {
     // SAFETY: the caller's promise.
     Ok(unsafe { valid(pointer as *const T)?.read_unaligned() })
-}
-
-extern "C" fn own_semget(key: key_t, count: c_int, flags: c_int) -> c_int {
-    returns(namespace().and_then(|n| n.semget(key, count, flags)))
 }
 
 /// # Safety
@@ -239,25 +152,6 @@ unsafe fn operate(id: c_int, ops: *const sembuf, count: size_t, timeout: usize) 
     }
     // SAFETY: as above.
     unsafe { with_copy(ops, count, operate) }
-}
-
-/// # Safety
-/// As for the C library's.
-unsafe extern "C" fn own_semop(id: c_int, ops: *mut sembuf, count: size_t) -> c_int {
-    // SAFETY: the caller's promise.
-    returns(unsafe { operate(id, ops, count, 0) })
-}
-
-/// # Safety
-/// As for the C library's.
-unsafe extern "C" fn own_semtimedop(
-    id: c_int,
-    ops: *mut sembuf,
-    count: size_t,
-    timeout: *const timespec,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    returns(unsafe { operate(id, ops, count, timeout as usize) })
 }
 
 fn owner(perm: &libc::ipc_perm) -> Owner {
@@ -330,17 +224,6 @@ unsafe fn sem_control(id: c_int, num: c_int, command: c_int, argument: usize) ->
 
 /// # Safety
 /// As for the C library's.
-unsafe extern "C" fn own_semctl(id: c_int, num: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the caller's promise.
-    returns(unsafe { sem_control(id, num, command, argument) })
-}
-
-extern "C" fn own_msgget(key: key_t, flags: c_int) -> c_int {
-    returns(namespace().and_then(|n| n.msgget(key, flags)))
-}
-
-/// # Safety
-/// As for the C library's.
 unsafe fn send(id: c_int, message: usize, size: size_t, flags: c_int) -> Result<c_int> {
     let n = namespace()?;
     // SAFETY: the caller's promise: a type, then the bytes.
@@ -355,18 +238,6 @@ unsafe fn send(id: c_int, message: usize, size: size_t, flags: c_int) -> Result<
     let data = (message + size_of::<c_long>()) as *const u8;
     // SAFETY: as above.
     unsafe { with_copy(data, size, |data| n.msgsnd(id, kind, data, flags).map(|()| 0)) }
-}
-
-/// # Safety
-/// As for the C library's.
-unsafe extern "C" fn own_msgsnd(
-    id: c_int,
-    message: *const c_void,
-    size: size_t,
-    flags: c_int,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    returns(unsafe { send(id, message as usize, size, flags) })
 }
 
 /// # Safety
@@ -413,20 +284,6 @@ unsafe fn receive(
 }
 
 /// # Safety
-/// As for the C library's.
-unsafe extern "C" fn own_msgrcv(
-    id: c_int,
-    message: *mut c_void,
-    size: size_t,
-    kind: c_long,
-    flags: c_int,
-) -> ssize_t {
-    // SAFETY: the caller's promise.
-    returns(unsafe { receive(id, message as usize, size, kind, flags) }.map(|n| n as i64))
-        as ssize_t
-}
-
-/// # Safety
 /// `argument` is what the command takes.
 #[expect(clippy::undocumented_unsafe_blocks, reason = "the caller's promise, for all")]
 unsafe fn msg_control(id: c_int, command: c_int, argument: usize) -> Result<c_int> {
@@ -470,41 +327,6 @@ unsafe fn msg_control(id: c_int, command: c_int, argument: usize) -> Result<c_in
         }
         _ => Err(INVALID),
     }
-}
-
-/// # Safety
-/// As for the C library's.
-unsafe extern "C" fn own_msgctl(id: c_int, command: c_int, argument: *mut libc::msqid_ds) -> c_int {
-    // SAFETY: the caller's promise.
-    returns(unsafe { msg_control(id, command, argument as usize) })
-}
-
-extern "C" fn own_shmget(key: key_t, size: size_t, flags: c_int) -> c_int {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    returns(namespace().and_then(|n| {
-        n.shmget(key, size, flags).inspect_err(|&error| {
-            let no_room = error == Errno(libc::ENOMEM) && flags & libc::SHM_HUGETLB == 0;
-            if no_room && !TOLD.swap(true, Relaxed) {
-                tell(&n.why_no_room(size));
-            }
-        })
-    }))
-}
-
-/// # Safety
-/// As for the C library's.
-unsafe extern "C" fn own_shmat(id: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
-    // SAFETY: the caller's promise.
-    let attached =
-        namespace().and_then(|n| unsafe { n.shmat(id, address as usize, flags) }.map(|p| p as i64));
-    returns(attached) as *mut c_void
-}
-
-/// # Safety
-/// As for the C library's.
-unsafe extern "C" fn own_shmdt(address: *const c_void) -> c_int {
-    // SAFETY: the caller's promise.
-    returns(unsafe { Namespace::shmdt(address as usize) }.map(|()| 0))
 }
 
 /// # Safety
@@ -560,93 +382,33 @@ unsafe fn shm_control(id: c_int, command: c_int, argument: usize) -> Result<c_in
     }
 }
 
-/// # Safety
-/// As for the C library's.
-unsafe extern "C" fn own_shmctl(id: c_int, command: c_int, argument: *mut libc::shmid_ds) -> c_int {
-    // SAFETY: the caller's promise.
-    returns(unsafe { shm_control(id, command, argument as usize) })
-}
-
-/// For programs that make the calls by number.
-///
-/// # Safety
-/// As for the C library's.
-#[unsafe(no_mangle)]
-#[expect(clippy::undocumented_unsafe_blocks, reason = "the caller's promise, for all")]
-unsafe extern "C" fn syscall(
-    number: c_long,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> c_long {
-    let (ai, bi, ci, di) = (a as c_int, b as c_int, c as c_int, d as c_int);
-    // SAFETY, for all calls here: the caller's promise.
-    let result = unsafe {
-        match number {
-            libc::SYS_semget => own_semget(ai, bi, ci),
-            libc::SYS_semop => own_semop(ai, b as *mut sembuf, c as u32 as *const () as usize),
-            libc::SYS_semtimedop => {
-                own_semtimedop(ai, b as *mut sembuf, c as u32 as usize, d as *const timespec)
-            }
-            libc::SYS_semctl => own_semctl(ai, bi, ci, d),
-            libc::SYS_msgget => own_msgget(ai, bi),
-            libc::SYS_msgsnd => own_msgsnd(ai, b as *const c_void, c, di),
-            libc::SYS_msgrcv => {
-                return own_msgrcv(ai, b as *mut c_void, c, d as c_long, e as c_int) as c_long;
-            }
-            libc::SYS_msgctl => own_msgctl(ai, bi, c as *mut libc::msqid_ds),
-            libc::SYS_shmget => own_shmget(ai, b, ci),
-            libc::SYS_shmat => return own_shmat(ai, b as *const c_void, ci) as c_long,
-            libc::SYS_shmdt => own_shmdt(a as *const c_void),
-            libc::SYS_shmctl => own_shmctl(ai, bi, c as *mut libc::shmid_ds),
-            libc::SYS_seccomp => {
-                prepare(true);
-                return pass_on(number, [a, b, c, d, e, f]);
-            }
-            libc::SYS_prctl => process::prctl(ai, b, c, d, e),
-            libc::SYS_unshare => process::unshare(ai),
-            libc::SYS_setns => process::setns(ai, bi),
-            libc::SYS_clone | libc::SYS_clone3 => {
-                let before = users::before();
-                let result = pass_on(number, [a, b, c, d, e, f]);
-                if result == 0 {
-                    let first = if number == libc::SYS_clone { Ok(a) } else { read(a) };
-                    namespaces_changed(first.unwrap_or(0) as c_int, Some(before));
-                }
-                return result;
-            }
-            _ => return pass_on(number, [a, b, c, d, e, f]),
+fn get_segment(key: key_t, size: size_t, flags: c_int) -> Result<c_int> {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let n = namespace()?;
+    n.shmget(key, size, flags).inspect_err(|&error| {
+        let no_room = error == Errno(libc::ENOMEM) && flags & libc::SHM_HUGETLB == 0;
+        if no_room && !TOLD.swap(true, Relaxed) {
+            tell(&n.why_no_room(size));
         }
-    };
-    result.into()
+    })
 }
 
-fn pass_on(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> c_long {
-    next!(
-        c"syscall",
-        fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long,
-        number,
-        a,
-        b,
-        c,
-        d,
-        e,
-        f
-    )
-}
-
-/// Exports the calls by the C library's names. A library that stands before this one may have the
-/// same names: who is to reach ours calls what is not exported.
+/// The calls, and the C library's names, by which they are exported. A library that stands before
+/// this one may have the same names: who is to reach ours calls what is not exported.
 macro_rules! exported {
-    ($($name:ident = $own:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+    ($($name:ident = $own:ident($($argument:ident: $type:ty),*) -> $result:ty $call:block)*) => {
         $(
             /// # Safety
             /// As for the C library's.
-            #[unsafe(no_mangle)]
             #[allow(unused_unsafe, reason = "some have no preconditions")]
+            pub unsafe extern "C" fn $own($($argument: $type),*) -> $result {
+                // SAFETY: the caller's promise.
+                returns(unsafe { $call }) as $result
+            }
+
+            /// # Safety
+            /// As for the C library's.
+            #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($argument: $type),*) -> $result {
                 // SAFETY: the caller's promise.
                 unsafe { $own($($argument),*) }
@@ -661,16 +423,44 @@ macro_rules! exported {
 }
 
 exported! {
-    semget = own_semget(key: key_t, count: c_int, flags: c_int) -> c_int;
-    semop = own_semop(id: c_int, ops: *mut sembuf, count: size_t) -> c_int;
-    semtimedop = own_semtimedop(id: c_int, ops: *mut sembuf, count: size_t, timeout: *const timespec) -> c_int;
-    semctl = own_semctl(id: c_int, num: c_int, command: c_int, argument: usize) -> c_int;
-    msgget = own_msgget(key: key_t, flags: c_int) -> c_int;
-    msgsnd = own_msgsnd(id: c_int, message: *const c_void, size: size_t, flags: c_int) -> c_int;
-    msgrcv = own_msgrcv(id: c_int, message: *mut c_void, size: size_t, kind: c_long, flags: c_int) -> ssize_t;
-    msgctl = own_msgctl(id: c_int, command: c_int, argument: *mut libc::msqid_ds) -> c_int;
-    shmget = own_shmget(key: key_t, size: size_t, flags: c_int) -> c_int;
-    shmat = own_shmat(id: c_int, address: *const c_void, flags: c_int) -> *mut c_void;
-    shmdt = own_shmdt(address: *const c_void) -> c_int;
-    shmctl = own_shmctl(id: c_int, command: c_int, argument: *mut libc::shmid_ds) -> c_int;
+    semget = own_semget(key: key_t, count: c_int, flags: c_int) -> c_int {
+        namespace().and_then(|n| n.semget(key, count, flags))
+    }
+    semop = own_semop(id: c_int, ops: *mut sembuf, count: size_t) -> c_int {
+        operate(id, ops, count, 0)
+    }
+    semtimedop = own_semtimedop(
+        id: c_int, ops: *mut sembuf, count: size_t, timeout: *const timespec
+    ) -> c_int {
+        operate(id, ops, count, timeout as usize)
+    }
+    semctl = own_semctl(id: c_int, num: c_int, command: c_int, argument: usize) -> c_int {
+        sem_control(id, num, command, argument)
+    }
+    msgget = own_msgget(key: key_t, flags: c_int) -> c_int {
+        namespace().and_then(|n| n.msgget(key, flags))
+    }
+    msgsnd = own_msgsnd(id: c_int, message: *const c_void, size: size_t, flags: c_int) -> c_int {
+        send(id, message as usize, size, flags)
+    }
+    msgrcv = own_msgrcv(
+        id: c_int, message: *mut c_void, size: size_t, kind: c_long, flags: c_int
+    ) -> ssize_t {
+        receive(id, message as usize, size, kind, flags)
+    }
+    msgctl = own_msgctl(id: c_int, command: c_int, argument: *mut libc::msqid_ds) -> c_int {
+        msg_control(id, command, argument as usize)
+    }
+    shmget = own_shmget(key: key_t, size: size_t, flags: c_int) -> c_int {
+        get_segment(key, size, flags)
+    }
+    shmat = own_shmat(id: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
+        namespace().and_then(|n| n.shmat(id, address as usize, flags)).map(|at| at as isize)
+    }
+    shmdt = own_shmdt(address: *const c_void) -> c_int {
+        Namespace::shmdt(address as usize).map(|()| 0)
+    }
+    shmctl = own_shmctl(id: c_int, command: c_int, argument: *mut libc::shmid_ds) -> c_int {
+        shm_control(id, command, argument as usize)
+    }
 }

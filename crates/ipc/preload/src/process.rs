@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Forks, and changes of who the process is.
 
-use crate::calls::{self, returns};
+use crate::calls::returns;
 use crate::next::next;
-use crate::{reach, signals};
-use libc::{c_int, c_void, gid_t, pid_t, uid_t};
+use crate::{opened, reach, signals};
+use libc::{c_int, c_uint, c_void, gid_t, pid_t, uid_t};
 use reprieve_ipc_core::kernel::call;
 use reprieve_ipc_core::{Fork, credentials_changed, users};
 
@@ -67,7 +67,7 @@ fn before_a_change() {
     // SAFETY: no preconditions.
     let is_root = unsafe { call!(SYS_geteuid) } == Ok(0);
     if named && is_root {
-        calls::prepare(false);
+        opened::prepare(false);
     }
 }
 
@@ -102,9 +102,9 @@ pub extern "C" fn unshare(flags: c_int) -> c_int {
     let result = next!(c"unshare", fn(c_int) -> c_int, flags);
     if result == 0 {
         if flags & (libc::CLONE_NEWIPC | libc::CLONE_SYSVSEM) != 0 {
-            calls::leave_adjustments();
+            opened::leave_adjustments();
         }
-        calls::namespaces_changed(flags, Some(before));
+        opened::namespaces_changed(flags, Some(before));
     }
     result
 }
@@ -115,7 +115,7 @@ pub extern "C" fn setns(descriptor: c_int, kind: c_int) -> c_int {
     before_a_change();
     let result = next!(c"setns", fn(c_int, c_int) -> c_int, descriptor, kind);
     if result == 0 {
-        calls::namespaces_changed(if kind == 0 { !0 } else { kind }, None);
+        opened::namespaces_changed(if kind == 0 { !0 } else { kind }, None);
     }
     result
 }
@@ -127,9 +127,49 @@ pub extern "C" fn setns(descriptor: c_int, kind: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if option == libc::PR_SET_SECCOMP {
-        calls::prepare(true);
+        opened::prepare(true);
     }
     next!(c"prctl", fn(c_int, usize, usize, usize, usize) -> c_int, option, a, b, c, d)
+}
+
+/// Before the process may have so few descriptors that it could not open what its calls need.
+///
+/// # Safety
+/// Null, or a valid limit.
+unsafe fn before_a_limit(resource: c_uint, new: *const libc::rlimit) {
+    const FEW: u64 = 16;
+    // SAFETY: the caller's promise.
+    let few = unsafe { new.as_ref() }.is_some_and(|new| new.rlim_cur < FEW);
+    if few && resource == libc::RLIMIT_NOFILE {
+        opened::prepare(false);
+    }
+}
+
+/// Functions that set a limit.
+macro_rules! limits {
+    ($($name:ident($($argument:ident: $type:ty),*) $text:literal;)*) => {$(
+        /// # Safety
+        /// As for the C library's.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            limits!(@ $($argument),*);
+            next!($text, fn($($type),*) -> c_int, $($argument),*)
+        }
+    )*};
+    // SAFETY: the caller's promise.
+    (@ $resource:ident, $new:ident) => { unsafe { before_a_limit($resource, $new) } };
+    (@ $_process:ident, $resource:ident, $new:ident, $_old:ident) => {
+        limits!(@ $resource, $new)
+    };
+}
+
+limits! {
+    setrlimit(resource: c_uint, new: *const libc::rlimit) c"setrlimit";
+    setrlimit64(resource: c_uint, new: *const libc::rlimit) c"setrlimit64";
+    prlimit(process: pid_t, resource: c_uint, new: *const libc::rlimit, old: *mut libc::rlimit)
+        c"prlimit";
+    prlimit64(process: pid_t, resource: c_uint, new: *const libc::rlimit, old: *mut libc::rlimit)
+        c"prlimit64";
 }
 
 type Entry = unsafe extern "C" fn(*mut c_void) -> c_int;
@@ -146,7 +186,7 @@ unsafe extern "C" fn start(start: *mut c_void) -> c_int {
     // SAFETY: from `clone`, whose caller answers for the function.
     unsafe {
         let Start { function, argument, flags, before } = start.cast::<Start>().read();
-        calls::namespaces_changed(flags, Some(before));
+        opened::namespaces_changed(flags, Some(before));
         function(argument)
     }
 }

@@ -8,7 +8,7 @@
 
 mod list;
 
-use crate::error::{CORRUPT, Errno, Result};
+use crate::error::{Errno, Result};
 use crate::ids::{self, Request};
 use crate::namespace::{Namespace, Owner, Status};
 use crate::object::{ALIVE, Is, Object};
@@ -234,14 +234,10 @@ impl Namespace {
             local.set(&queue.qbytes, most_bytes)
         })?;
         let (_call, local) = self.begin()?;
-        let section = local.enter();
         let mut wakes = Wakes::new();
-        let (queue, offset, held) = local.find_locked::<Messages>(id)?;
-        let poked = queue.poke_all(local, offset, &mut wakes);
-        drop(held);
-        drop(section);
-        wakes.wake();
-        poked
+        let _section = local.enter();
+        let (queue, offset, _held) = local.find_locked::<Messages>(id)?;
+        queue.poke_all(local, offset, &mut wakes)
     }
 
     /// `msgctl(IPC_RMID)`.
@@ -311,21 +307,14 @@ fn until_done<R>(
     }
     loop {
         let queue = queue_of(found);
-        match result {
-            Ok(None) => {}
-            _ => {
-                wait.as_ref().inspect(|wait| local.waited(wait));
-                let poked = local.waits_on(offset) && local.is_poked(local.thread);
-                let left = found.leave(local, queue, offset);
-                if poked {
-                    let _ = found.hand_on(local, queue, offset, result.is_ok(), &mut wakes);
-                }
-                drop(held);
-                drop(section);
-                wakes.wake();
-                left?;
-                return result.transpose().unwrap_or(Err(CORRUPT));
+        if let Some(over) = result.transpose() {
+            wait.as_ref().inspect(|wait| local.waited(wait));
+            let poked = local.waits_on(offset) && local.is_poked(local.thread);
+            let left = found.leave(local, queue, offset);
+            if poked {
+                let _ = found.hand_on(local, queue, offset, over.is_ok(), &mut wakes);
             }
+            return left.and(over);
         }
         if local.waits_on(offset) {
             let poked = local.is_poked(local.thread);

@@ -11,7 +11,6 @@ use crate::permission::{READ, WRITE};
 use crate::queue::Wakes;
 use crate::space::layout::Kind;
 use crate::sys;
-use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
 
 /// The answer of `semctl(IPC_INFO)` and `SEM_INFO`.
@@ -49,12 +48,8 @@ impl Namespace {
             most_weight: limits.semmns,
             most: limits.semmni,
         };
-        let there = Cell::new(None);
-        let fits = |set: &Set| {
-            there.set(Some(set.count.load(Relaxed)));
-            if count > set.count.load(Relaxed) { Err(Errno(libc::EINVAL)) } else { Ok(()) }
-        };
-        let id = ids::get::<Set>(local, &request, fits, |local, heap, set, _| {
+        let size = |set: &Set| set.count.load(Relaxed);
+        ids::get_sized::<Set>(local, &request, count, size, |local, heap, set, _| {
             if count == 0 {
                 return Err(Errno(libc::EINVAL));
             }
@@ -64,13 +59,7 @@ impl Namespace {
             local.set(&set.object.block, block)?;
             set.count.store(count, Relaxed);
             Ok(())
-        })?;
-        let told = &self.space.told;
-        match there.get() {
-            Some(count) => told.check(Kind::Sem, id, count)?,
-            None => told.tell(Kind::Sem, id, count),
-        }
-        Ok(id)
+        })
     }
 }
 
@@ -79,6 +68,13 @@ struct Open {
     set: &'static Set,
     offset: u64,
     semaphores: &'static [Semaphore],
+}
+
+impl Open {
+    fn semaphore(&self, num: i32) -> Result<&'static Semaphore> {
+        let semaphore = usize::try_from(num).ok().and_then(|num| self.semaphores.get(num));
+        semaphore.ok_or(Errno(libc::EINVAL))
+    }
 }
 
 impl Namespace {
@@ -90,19 +86,13 @@ impl Namespace {
     ) -> Result<R> {
         let (_call, local) = self.begin()?;
         local.mark_the_unmarked();
-        let section = local.enter();
-        let (set, offset, held) = local.find_locked::<Set>(id)?;
         let mut wakes = Wakes::new();
-        let result = (|| {
-            set.object.permits(wanted)?;
-            set.settle(local, offset, 0, &mut wakes)?;
-            let semaphores = set.semaphores(local)?;
-            f(local, &Open { set, offset, semaphores }, &mut wakes)
-        })();
-        drop(held);
-        drop(section);
-        wakes.wake();
-        result
+        let _section = local.enter();
+        let (set, offset, _held) = local.find_locked::<Set>(id)?;
+        set.object.permits(wanted)?;
+        set.settle(local, offset, 0, &mut wakes)?;
+        let semaphores = set.semaphores(local)?;
+        f(local, &Open { set, offset, semaphores }, &mut wakes)
     }
 
     fn with_semaphore<R>(
@@ -111,10 +101,7 @@ impl Namespace {
         num: i32,
         f: impl FnOnce(&Local, &Open, &Semaphore) -> Result<R>,
     ) -> Result<R> {
-        self.with_set(id, READ, |local, open, _| {
-            let semaphore = usize::try_from(num).ok().and_then(|num| open.semaphores.get(num));
-            f(local, open, semaphore.ok_or(Errno(libc::EINVAL))?)
-        })
+        self.with_set(id, READ, |local, open, _| f(local, open, open.semaphore(num)?))
     }
 
     /// `semctl(GETVAL)`.
@@ -164,27 +151,16 @@ impl Namespace {
         if !(0..=MOST).contains(&value) {
             return Err(Errno(libc::ERANGE));
         }
-        let (_call, local) = self.begin()?;
-        local.mark_the_unmarked();
-        let section = local.enter();
-        let (set, offset, held) = local.find_locked::<Set>(id)?;
-        let mut wakes = Wakes::new();
-        let result = (|| {
-            let semaphores = set.semaphores(local)?;
-            let semaphore = usize::try_from(num).ok().and_then(|num| semaphores.get(num));
-            let semaphore = semaphore.ok_or(Errno(libc::EINVAL))?;
-            set.object.permits(WRITE)?;
-            set.settle(local, offset, 0, &mut wakes)?;
+        // The number is looked at before the permission.
+        self.with_set(id, 0, |local, open, wakes| {
+            let semaphore = open.semaphore(num)?;
+            open.set.object.permits(WRITE)?;
             local.set(&semaphore.epoch, semaphore.epoch.load(Relaxed).wrapping_add(1))?;
             semaphore.set(local, value, local.pid)?;
-            local.set(&set.object.ctime, sys::now())?;
+            local.set(&open.set.object.ctime, sys::now())?;
             local.commit();
-            set.poke(local, offset, &mut wakes)
-        })();
-        drop(held);
-        drop(section);
-        wakes.wake();
-        result
+            open.set.poke(local, open.offset, wakes)
+        })
     }
 
     /// `semctl(SETALL)`: as many values as the set has semaphores.

@@ -193,8 +193,8 @@ impl Namespace {
     #[doc(hidden)]
     pub fn apply_adjustments(&self) -> Result<()> {
         let (_call, local) = self.begin()?;
-        let section = local.enter();
         let mut wakes = Wakes::new();
+        let _section = local.enter();
         for entry in local.entries(Kind::Sem)? {
             let offset = entry.object.load(Acquire);
             if offset == 0 {
@@ -209,8 +209,6 @@ impl Namespace {
                 set.settle_slowly(local, offset, &mut wakes)?;
             }
         }
-        drop(section);
-        wakes.wake();
         Ok(())
     }
 }

@@ -71,9 +71,10 @@ impl Namespace {
         if ops.is_empty() || id < 0 {
             return Err(Errno(libc::EINVAL));
         }
+        let mut wakes = Wakes::new();
         let section = local.enter();
         let (set, offset, held) = local.find_locked::<Set>(id)?;
-        let (operation, mut wakes) = (Operation { local, set, offset, ops }, Wakes::new());
+        let operation = Operation { local, set, offset, ops };
         let result = operation.attempt(&mut wakes);
         if let Ok(Some(blocked)) = result {
             return operation.wait(timeout, blocked, Inside { held, section }, wakes);
@@ -136,19 +137,13 @@ impl Operation<'_> {
             }
             match self.attempt(&mut wakes) {
                 Ok(Some(still)) => blocked = still,
-                over => {
-                    drop(held);
-                    drop(section);
-                    wakes.wake();
-                    return over.map(drop);
-                }
+                over => return over.map(drop),
             }
         }
         loop {
-            let queued = self.queue_up(blocked, &mut wakes);
-            let who = queued.and_then(|()| self.who_may_die(&wait));
+            self.queue_up(blocked, &mut wakes)?;
+            let (dying, holders) = self.who_may_die(&wait)?;
             drop(held);
-            let (dying, holders) = who?;
             drop(section);
             wakes.wake();
             let pokes = wait.pokes;
@@ -178,9 +173,6 @@ impl Operation<'_> {
             if error.is_some() || starved {
                 let _ = set.poke(local, offset, &mut wakes);
             }
-            drop(held);
-            drop(section);
-            wakes.wake();
             return error.map_or(Ok(()), Err);
         }
     }

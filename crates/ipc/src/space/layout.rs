@@ -16,7 +16,7 @@ pub(crate) unsafe trait Shared {}
 unsafe impl Shared for AtomicU64 {}
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"reprvipc");
-pub(crate) const VERSION: u64 = 9;
+pub(crate) const VERSION: u64 = 10;
 
 pub(crate) const MAX_PROCESSES: u32 = 1 << 14;
 pub(crate) const MAX_THREADS: u32 = (1 << 14) + SPARE_THREADS;

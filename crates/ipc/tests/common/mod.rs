@@ -59,6 +59,18 @@ pub fn memory(namespace: &Namespace) -> u64 {
     std::fs::metadata(namespace.directory().join("space")).unwrap().blocks()
 }
 
+/// Memory that parent and children share.
+pub fn shared<T>() -> &'static T {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: fresh pages, all zeros, that are never unmapped; the tests share atomics.
+    unsafe {
+        let pages = libc::mmap(std::ptr::null_mut(), size_of::<T>(), protection, flags, -1, 0);
+        assert_ne!(pages, libc::MAP_FAILED);
+        &*pages.cast()
+    }
+}
+
 pub fn forever() -> ! {
     loop {
         // SAFETY: no preconditions.
