@@ -59,6 +59,7 @@ help:
 	@echo 'make test-musl  the runtime with musl (part of make test; skipped without rustup'"'"'s target)'
 	@echo 'make test-oldest  that all compiles with Rust $(OLDEST_RUST), the oldest that it is for (part of make test; skipped without rustup'"'"'s toolchain)'
 	@echo 'make test-slice  time-slice extensions of rseq, on a kernel built with them (part of make test-lab)'
+	@echo 'make test-programs  Debian'"'"'s PostgreSQL, Redis, Chromium and others with what Reprieve preloads: a line each (part of make test-lab)'
 	@echo 'make test-lab  the long tests: all kernels with eight of the experiments in a lab host, and more'
 	@echo 'make pictures  the pictures of docs/pictures, from a real run; needs root, and a quiet machine'
 	@echo 'make lint      format and lint checks only'
@@ -229,6 +230,16 @@ test-publish: setup-test
 test-slice: setup-lab
 	$(CARGO_TEST) -p reprieve-lab --test slice -- --ignored --nocapture
 
+# Programs as Debian packages them, with System V IPC and the locks preloaded: a line for each.
+test-programs: LOG = $(CARGO_TARGET_DIR)/test-programs.log
+test-programs: setup-lab
+	@status=0; { \
+		$(CARGO_TEST) -p reprieve-cli --test ipc -- --include-ignored --nocapture suites:: neighbours:: \
+			postgresql stress_ng && \
+		$(CARGO_TEST) -p reprieve-shim -- --include-ignored --nocapture; \
+	} >$(LOG) 2>&1 || { status=$$?; cat $(LOG) >&2; }; \
+	sed -n 's/^.*programs: //p' $(LOG); exit $$status
+
 test-lab: setup-lab init
 	REPRIEVE_INIT=$(INIT) $(CARGO_TEST) --workspace -- --ignored
 
@@ -292,4 +303,4 @@ ifneq ($(PARALLEL),yes)
 .NOTPARALLEL:
 endif
 
-.PHONY: help demo bench pictures setup setup-test setup-lab build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-musl test-publish test-oldest test-slice test-lab fmt install install-lib deb uninstall clean
+.PHONY: help demo bench pictures setup setup-test setup-lab build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-musl test-publish test-oldest test-slice test-programs test-lab fmt install install-lib deb uninstall clean

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Beside other libraries that are preloaded, and in programs that are hard to reach.
 
-use crate::{Namespace, as_nobody, compiled, done, texts};
+use crate::{Namespace, as_nobody, compiled, done, tell, texts};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -30,9 +30,15 @@ fn functions_that_other_libraries_replace_are_not_called() {
 #[test]
 #[ignore = "needs fakeroot: make test-lab"]
 fn fakeroot_sysv_works_as_a_user() {
+    const FILES: usize = 20;
     let n = Namespace::new();
-    let script = "fakeroot-sysv -- sh -c 'touch a; chown 1:2 a; stat -c %u:%g a'";
-    assert_eq!(done(&mut as_nobody(&n, script)), "1:2\n");
+    let script = format!(
+        "fakeroot-sysv -- sh -c 'for i in $(seq {FILES}); do touch $i; chown $i:2 $i; done; \
+         for i in $(seq {FILES}); do stat -c %u:%g $i; done'"
+    );
+    let owners: String = (1..=FILES).map(|i| format!("{i}:2\n")).collect();
+    assert_eq!(done(&mut as_nobody(&n, &script)), owners);
+    tell("fakeroot-sysv as a user", format_args!("{FILES} of {FILES} owners"));
 }
 
 #[test]
@@ -43,6 +49,7 @@ fn time_limits_end_under_faketime() {
     let program = compiled("calls", directory.path());
     let script = format!("faketime -f '2001-01-01 00:00:00' {}", program.display());
     assert_eq!(done(&mut n.run(&["sh", "-c", &script])), "fine\n");
+    tell("faketime", "1 of 1 program of timed calls");
 }
 
 fn deep(to: &Path, name: &str, compiler: &str, flags: &[&str]) -> String {
@@ -114,4 +121,5 @@ fn phps_extensions_are_reached() {
     "#;
     assert_eq!(done(&mut n.run(&["php", "-r", script])), "sevendata\n");
     assert_eq!(n.objects().len(), 4);
+    tell("PHP", "4 of 4 extensions (sysvsem, sysvmsg, sysvshm, shmop)");
 }

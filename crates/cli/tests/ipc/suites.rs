@@ -2,7 +2,7 @@
 //! The test suites of Perl's IPC::SysV, of Perl's built-in functions and of Python's sysv_ipc: each
 //! of their tests has the same result here as in the kernel, and none fails.
 
-use crate::{Namespace, done, kernel_has_ipc};
+use crate::{Namespace, done, kernel_has_ipc, tell};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn suites() -> PathBuf {
 }
 
 /// Runs a suite here, and in the kernel if it can. `result`: whether a line tells a test's.
-fn same(directory: &Path, command: &str, least: usize, result: fn(&str) -> bool) {
+fn same(name: &str, directory: &Path, command: &str, least: usize, result: fn(&str) -> bool) {
     let results = |mut command: Command| -> Vec<String> {
         let all = done(command.current_dir(directory));
         all.lines().filter(|line| result(line)).map(str::to_owned).collect()
@@ -28,6 +28,7 @@ fn same(directory: &Path, command: &str, least: usize, result: fn(&str) -> bool)
         plain.args(&shell[1..]);
         assert_eq!(ours, results(plain), "here, then in the kernel");
     }
+    tell(name, format_args!("{0} of {0} tests", ours.len()));
 }
 
 fn tap(line: &str) -> bool {
@@ -38,8 +39,9 @@ fn tap(line: &str) -> bool {
 fn perls_suites_pass() {
     let perl = suites().join("perl");
     let all = |t: &str| format!("for t in {t}; do echo \"$t\" && /usr/bin/perl $t || exit 1; done");
-    same(&perl.join("cpan/IPC-SysV"), &all("t/ipcsysv.t t/msg.t t/sem.t t/shm.t"), 60, tap);
-    same(&perl.join("t"), &all("io/sem.t io/msg.t io/shm.t"), 40, tap);
+    let module = all("t/ipcsysv.t t/msg.t t/sem.t t/shm.t");
+    same("Perl's IPC::SysV", &perl.join("cpan/IPC-SysV"), &module, 60, tap);
+    same("Perl's functions", &perl.join("t"), &all("io/sem.t io/msg.t io/shm.t"), 40, tap);
 }
 
 /// Python's suite, but a wait for a semaphore may last longer than a second beyond its timeout: on
@@ -58,5 +60,5 @@ unittest.main(None, argv=['python', 'discover', '--verbose'])
 fn pythons_suite_passes() {
     let python = suites().join("python");
     let command = format!("/usr/bin/python3 -c \"{PYTHONS}\" 2>&1");
-    same(&python, &command, 130, |line| line.contains(" ... "));
+    same("Python's sysv_ipc", &python, &command, 130, |line| line.contains(" ... "));
 }

@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{compile, run, scratch, shim};
+use common::{compile, run, shim};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ fn redis_saves_in_a_child() {
         }
         assert!(ask(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:ok"));
     }
-    println!("Redis: {SAVES} of {SAVES} BGSAVEs under the shim");
+    println!("programs: Redis: {SAVES} of {SAVES} BGSAVEs under the shim");
 }
 
 /// Its renderers forbid themselves most system calls. By a user who is not root, for whom it has
@@ -84,7 +84,7 @@ fn chromium_with_its_sandbox() {
     chromium.args(["--headless", "--disable-gpu", "--dump-dom"]).arg(profile);
     chromium.arg("data:text/html,<p id=a></p><script>a.textContent = 6 * 7</script>");
     assert!(run(&mut chromium).contains("<p id=\"a\">42</p>"));
-    println!("Chromium: 1 page in its sandbox under the shim");
+    println!("programs: Chromium: 1 page in its sandbox under the shim");
 }
 
 /// The part of sshd that speaks to strangers forbids itself most system calls. It speaks over
@@ -118,7 +118,7 @@ fn sshd_with_its_sandbox() {
         ssh.args(["-o", "LogLevel=ERROR", "-o", &proxy, "-i", &path("key")]);
         assert_eq!(run(ssh.arg(format!("{}@here", user.trim())).args(["echo", "in"])), "in\n");
     }
-    println!("sshd: {LOGINS} of {LOGINS} logins under the shim");
+    println!("programs: sshd: {LOGINS} of {LOGINS} logins under the shim");
 }
 
 /// In front of the shim and behind it.
@@ -136,22 +136,5 @@ fn libfaketime_in_both_orders() {
             assert_eq!(run(command), "waited\n", "{preload} {time}");
         }
     }
-    println!("libfaketime: 6 of 6 runs");
-}
-
-/// Prints the ratio of the throughputs.
-#[test]
-#[ignore = "loads the machine: make test-lab"]
-fn a_queue_in_cpp() {
-    const ROUNDS: usize = 7;
-    let program = scratch().join("shim-queue");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/queue.cpp");
-    run(Command::new("g++").args(["-O2", "-pthread", "-o"]).arg(&program).arg(source));
-    let shim = shim();
-    let rate = |preload: &Path| -> f64 {
-        run(Command::new(&program).env("LD_PRELOAD", preload)).trim().parse().unwrap()
-    };
-    let mut ratios: Vec<_> = (0..ROUNDS).map(|_| rate(&shim) / rate(Path::new(""))).collect();
-    ratios.sort_by(f64::total_cmp);
-    println!("queue: ratio {:.2} (median of {ROUNDS} rounds)", ratios[ROUNDS / 2]);
+    println!("programs: libfaketime: 6 of 6 runs, before the shim and behind it");
 }

@@ -8,7 +8,7 @@
 
 static pthread_mutex_t mutex;
 static pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
-static int waits, items, ended, form;
+static int waits, items, ended, form, cancelled;
 static pthread_t taker;
 
 static int wait_once(void)
@@ -71,6 +71,7 @@ static void one_that_waits(void)
 	CHECK(!pthread_cancel(thread));
 	CHECK(!pthread_join(thread, &result));
 	CHECK(result == PTHREAD_CANCELED && ended == 1);
+	cancelled++;
 	/* The mutex is free, and nobody is left in the condition. */
 	CHECK(!pthread_mutex_trylock(&mutex));
 	CHECK(!pthread_mutex_unlock(&mutex));
@@ -101,6 +102,7 @@ static void one_of_two(void)
 	CHECK(!pthread_mutex_unlock(&mutex));
 	CHECK(!pthread_join(second, &result));
 	CHECK(result != PTHREAD_CANCELED && !items);
+	cancelled++;
 	waits = 0;
 }
 
@@ -128,6 +130,7 @@ static void one_that_forbids_it(void)
 	CHECK(!pthread_mutex_unlock(&mutex));
 	CHECK(!pthread_join(thread, &result));
 	CHECK(result == PTHREAD_CANCELED && !waits);
+	cancelled++;
 }
 
 int main(void)
@@ -148,6 +151,6 @@ int main(void)
 		}
 		CHECK(!pthread_mutex_destroy(&mutex));
 	}
-	puts("cancelled");
+	printf("%d cancelled\n", cancelled);
 	return 0;
 }
