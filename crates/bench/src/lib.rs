@@ -25,6 +25,7 @@ mod hash;
 mod item;
 mod locks;
 mod machine;
+mod neighbour;
 mod options;
 mod peer;
 mod processes;
@@ -40,7 +41,7 @@ mod threads;
 
 pub use bench::{Bench, run};
 pub use error::{Error, Result};
-pub use options::Options;
+pub use options::{Neighbour, Options};
 pub use report::{markdown, summary_markdown, summary_text, text};
 pub use result::{Column, Conditions, Figure, Outcome, Row, Unit};
 pub use subject::{Class, FAMILIES, NO_URCU, URCU};

@@ -9,6 +9,25 @@ pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// How often a CPU has been interrupted to call a function, since the machine started; 0 where the
+/// kernel does not tell.
+pub fn calls() -> u64 {
+    let text = std::fs::read_to_string("/proc/interrupts").unwrap_or_default();
+    let line = text.lines().find(|line| line.ends_with("Function call interrupts"));
+    let counts = line.unwrap_or_default().split_whitespace().skip(1);
+    counts.map_while(|count| count.parse::<u64>().ok()).sum()
+}
+
+/// How often this thread has given its CPU up.
+pub fn sleeps() -> u64 {
+    // SAFETY: plain data that the call fills in.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        usage.ru_nvcsw as u64
+    }
+}
+
 pub fn conditions(options: &Options) -> Conditions {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");

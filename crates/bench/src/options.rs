@@ -6,6 +6,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// Another process beside which `grace` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neighbour {
+    None,
+    /// A process with a thread per CPU, all of which do nothing but membarriers.
+    Membarrier,
+    /// The same with many threads, in a cgroup that has hardly any CPU time.
+    Throttled,
+}
+
+impl Neighbour {
+    /// All, in the order of the tables.
+    pub const ALL: [Neighbour; 3] = [Neighbour::None, Neighbour::Membarrier, Neighbour::Throttled];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Neighbour::None => "none",
+            Neighbour::Membarrier => "membarrier",
+            Neighbour::Throttled => "throttled",
+        }
+    }
+}
+
 /// How to run a benchmark.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -19,6 +43,8 @@ pub struct Options {
     pub readers: Vec<usize>,
     /// In `grace`: readers come and go, and warming up is measured as well.
     pub churn: bool,
+    /// In `grace`: what else runs.
+    pub neighbours: Vec<Neighbour>,
     /// In `locks`: lengths of the critical sections.
     pub lengths: Vec<Duration>,
     /// In `locks`: numbers of busy threads per CPU that take no lock.
@@ -42,6 +68,7 @@ impl Options {
             rounds,
             readers: vec![],
             churn: false,
+            neighbours: vec![],
             lengths: vec![],
             hogs: vec![],
             cancel: Default::default(),

@@ -75,68 +75,78 @@ impl<T> Drop for Mapped<T> {
     }
 }
 
-/// Children with their numbers, killed when this is dropped.
-struct Children(Vec<(usize, libc::pid_t)>);
+/// A child, killed when this is dropped.
+pub struct Child(libc::pid_t);
 
 /// How a child ended: `si_code` and `si_status`.
 type End = (i32, i32);
 
-impl Children {
-    /// A child that has ended; it is not reaped.
-    fn over(&self) -> Option<(usize, End)> {
-        self.0.iter().enumerate().find_map(|(i, &(_, pid))| {
-            // SAFETY: our own child, which this does not reap; plain data that the call fills in.
-            unsafe {
-                let mut info: libc::siginfo_t = std::mem::zeroed();
-                let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-                let over = libc::waitid(libc::P_PID, pid as libc::id_t, &mut info, flags) == 0
-                    && info.si_pid() == pid;
-                over.then(|| (i, (info.si_code, info.si_status())))
-            }
-        })
-    }
-
-    /// Fails if one has ended.
-    fn check(&self) -> Result<()> {
-        self.over().map_or(Ok(()), |(i, end)| Err(self.failed(i, end)))
-    }
-
-    fn failed(&self, i: usize, end: End) -> Error {
-        let number = self.0[i].0;
-        match end {
-            (libc::CLD_EXITED, _) => broken(&format!("number {number} failed in its work")),
-            (_, signal) => broken(&format!("number {number} was ended by signal {signal}")),
+impl Child {
+    /// How it ended, if it has.
+    fn over(&self) -> Option<End> {
+        // SAFETY: our own child, which this does not reap; plain data that the call fills in.
+        unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            let over = libc::waitid(libc::P_PID, self.0 as libc::id_t, &mut info, flags) == 0;
+            (over && info.si_pid() == self.0).then(|| (info.si_code, info.si_status()))
         }
     }
 
-    /// Waits until all have ended by themselves, and in good order.
-    fn end(&mut self, options: &Options) -> Result<()> {
-        while !self.0.is_empty() {
-            match self.over() {
-                Some((i, (libc::CLD_EXITED, 0))) => reap(self.0.swap_remove(i).1),
-                Some((i, end)) => return Err(self.failed(i, end)),
-                None => {
-                    options.check()?;
-                    std::thread::sleep(Duration::from_millis(1));
+    /// Fails if it has ended.
+    pub fn check(&self) -> Result<()> {
+        match self.over() {
+            None => Ok(()),
+            Some((libc::CLD_EXITED, _)) => Err(broken("failed in its work")),
+            Some((_, signal)) => Err(broken(&format!("was ended by signal {signal}"))),
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: our own child, not reaped yet.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// Waits until all have ended by themselves, and in good order.
+fn await_ends(mut children: Vec<Child>, options: &Options) -> Result<()> {
+    while !children.is_empty() {
+        let well = |child: &&Child| child.over() == Some((libc::CLD_EXITED, 0));
+        children.iter().filter(|child| !well(child)).try_for_each(Child::check)?;
+        children.retain(|child| child.over().is_none());
+        options.check()?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Starts a process that does `work`, which tells whether all went well, and ends.
+pub fn fork(work: &dyn Fn() -> bool) -> Result<Child> {
+    // SAFETY: no memory is passed.
+    let parent = unsafe { libc::getpid() };
+    // SAFETY: the child calls what its work needs, and ends without destructors.
+    match unsafe { libc::fork() } {
+        -1 => Err(broken("cannot be forked")),
+        0 => {
+            // SAFETY: it goes with its parent, which may be gone.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::getppid() != parent {
+                    libc::_exit(1);
                 }
             }
+            leave_signals_to_parent();
+            let run = std::panic::AssertUnwindSafe(work);
+            let well = std::panic::catch_unwind(run).unwrap_or(false);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(if well { 0 } else { 1 }) };
         }
-        Ok(())
-    }
-}
-
-fn reap(pid: libc::pid_t) {
-    // SAFETY: our own child.
-    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
-}
-
-impl Drop for Children {
-    fn drop(&mut self) {
-        for &(_, pid) in &self.0 {
-            // SAFETY: our own children.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
-        }
-        self.0.iter().for_each(|&(_, pid)| reap(pid));
+        pid => Ok(Child(pid)),
     }
 }
 
@@ -185,44 +195,27 @@ fn measured(
     let page = unsafe { Mapped::<Shared>::new() }?;
     // SAFETY: mapped as long as `page` lives.
     let shared = unsafe { &*page.get() };
-    let mut children = Children(vec![]);
-    // SAFETY: no memory is passed.
-    let parent = unsafe { libc::getpid() };
+    let mut children = vec![];
     for number in 0..n {
-        // SAFETY: the child calls what its work needs, and ends without destructors.
-        match unsafe { libc::fork() } {
-            -1 => return Err(broken("cannot be forked")),
-            0 => {
-                // SAFETY: it goes with its parent, which may be gone.
-                unsafe {
-                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                    if libc::getppid() != parent {
-                        libc::_exit(1);
-                    }
-                }
-                leave_signals_to_parent();
-                shared.ready.fetch_add(1, SeqCst);
-                while shared.go.load(SeqCst) == 0 {
-                    std::thread::sleep(Duration::from_micros(200));
-                }
-                let run = std::panic::AssertUnwindSafe(|| work(number, shared));
-                let well = std::panic::catch_unwind(run).unwrap_or(false);
-                // SAFETY: ends the child.
-                unsafe { libc::_exit(if well { 0 } else { 1 }) };
+        children.push(fork(&|| {
+            shared.ready.fetch_add(1, SeqCst);
+            while shared.go.load(SeqCst) == 0 {
+                std::thread::sleep(Duration::from_micros(200));
             }
-            pid => children.0.push((number, pid)),
-        }
+            work(number, shared)
+        })?);
     }
+    let check_children = || children.iter().try_for_each(Child::check);
     while (shared.ready.load(SeqCst) as usize) < n {
         options.check()?;
-        children.check()?;
+        check_children()?;
         std::thread::sleep(Duration::from_micros(200));
     }
     shared.go.store(1, SeqCst);
     // Once all have begun, and some time has passed, it counts.
     let warm = Instant::now() + length / 8;
     while Instant::now() < warm || shared.sum() == 0 {
-        children.check()?;
+        check_children()?;
         options.check()?;
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -230,18 +223,19 @@ fn measured(
     let end = Instant::now() + length;
     // On a busy machine longer, until there is something to count.
     while Instant::now() < end || shared.sum() == before {
-        children.check()?;
+        check_children()?;
         options.check()?;
         let left = end.saturating_duration_since(Instant::now());
         std::thread::sleep(left.clamp(Duration::from_millis(1), Duration::from_millis(20)));
     }
     let (after, time) = (shared.sum(), clock::now() - start);
-    children.check()?;
+    check_children()?;
     if to_the_end {
         shared.over.store(1, SeqCst);
-        children.end(options)?;
+        await_ends(children, options)?;
+    } else {
+        drop(children);
     }
-    drop(children);
     check(shared)?;
     Ok((after - before) as f64 * 1e9 / time as f64)
 }

@@ -3,7 +3,7 @@
 //! group.
 
 use reprieve_bench::{
-    Bench, Class, Error, FAMILIES, Options, Outcome, URCU, markdown, run, run_all,
+    Bench, Class, Error, FAMILIES, Neighbour, Options, Outcome, URCU, markdown, run, run_all,
     summary_markdown, summary_text, text,
 };
 use std::cell::Cell;
@@ -18,6 +18,7 @@ fn options() -> Options {
         rounds: 1,
         readers: vec![1, 3],
         churn: false,
+        neighbours: Neighbour::ALL.into(),
         lengths: vec![],
         hogs: vec![],
         cancel: Arc::default(),

@@ -11,6 +11,7 @@ fn options(against: &str) -> Options {
         rounds: 1,
         readers: vec![2],
         churn: false,
+        neighbours: vec![],
         lengths: [100, 1_000].map(Duration::from_nanos).into(),
         hogs: vec![0, 1],
         cancel: Default::default(),

@@ -5,7 +5,8 @@ use anyhow::Result;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use reprieve_bench::{
-    Bench, Options, Outcome, Summary, markdown, run, run_all, summary_markdown, summary_text, text,
+    Bench, Neighbour, Options, Outcome, Summary, markdown, run, run_all, summary_markdown,
+    summary_text, text,
 };
 use reprieve_lab::progress;
 use reprieve_lab::progress::{Progress, Silent};
@@ -38,6 +39,11 @@ pub struct BenchArgs {
     /// In `grace`: readers come and go, and their first moments count
     #[arg(long)]
     churn: bool,
+    /// In `grace`: beside nothing, another process's membarriers, or those of 64 threads that a
+    /// cgroup limits to 2 % of a CPU (list)
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = neighbours())]
+    #[arg(default_values = Neighbour::ALL.map(Neighbour::name))]
+    neighbour: Vec<Neighbour>,
     /// In `locks`: lengths of the critical sections in microseconds (list)
     #[arg(long, value_name = "US", value_delimiter = ',', default_values_t = Bench::DEFAULT_LENGTHS)]
     lengths: Vec<f64>,
@@ -64,6 +70,12 @@ fn names() -> impl TypedValueParser<Value = Name> {
         .map(|name| Name(Bench::NAMED.into_iter().find(|bench| bench.name() == name)))
 }
 
+fn neighbours() -> impl TypedValueParser<Value = Neighbour> {
+    let named = |name: &str| Neighbour::ALL.into_iter().find(|n| n.name() == name);
+    PossibleValuesParser::new(Neighbour::ALL.map(Neighbour::name))
+        .try_map(move |name| named(&name).ok_or("no such neighbour"))
+}
+
 pub fn main(args: BenchArgs) -> Result<()> {
     let cancel = cancel_on_signal()?;
     let seconds = args.seconds.unwrap_or(if args.name.0.is_some() { 60.0 } else { 480.0 });
@@ -81,6 +93,7 @@ pub fn main(args: BenchArgs) -> Result<()> {
             readers => readers.into(),
         },
         churn: args.churn,
+        neighbours: args.neighbour.clone(),
         lengths: args.lengths.iter().copied().map(microseconds).collect(),
         hogs: args.hogs.clone(),
         cancel: cancel.flag(),

@@ -17,6 +17,13 @@
 //! first readers included. No thread's start may cost others a long grace period: the maximum shows
 //! it.
 //!
+//! **interrupts, waits**: how often, per grace period, a CPU was interrupted to call a function
+//! (`/proc/interrupts`, whoever asked for it) and the writer gave its CPU up. They tell how the
+//! cost grows with the number of CPUs.
+//!
+//! **--neighbour**: beside another process ([`Neighbour`]), for what reads by restartable lookups,
+//! and for liburcu's flavor that waits by membarriers.
+//!
 //! All rounds' samples together give mean, median, p99 and maximum; the spread is that of the
 //! rounds. **samples** is the number of grace periods that were timed. There is no p99 of fewer
 //! than [`FEWEST`]: it would be their maximum.
@@ -24,12 +31,14 @@
 use super::{Prepared, column, reader_label};
 use crate::clock;
 use crate::error::Result;
-use crate::options::Options;
+use crate::machine;
+use crate::neighbour::Cgroup;
+use crate::options::{Neighbour, Options};
 use crate::peer::Writer;
 use crate::readers::{self, Work};
 use crate::result::{Column, FEWEST, Recorder, Shown, Statistic, Unit};
 use crate::schedule::Job;
-use crate::subject::{Class, Kind, choose};
+use crate::subject::{Class, Flavor, Kind, choose};
 use crate::table::{Node, Table, next_seed};
 use std::time::{Duration, Instant};
 
@@ -66,19 +75,35 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             *kind = Kind::SeizeFlushed;
         }
     }
+    let throttled = options.neighbours.contains(&Neighbour::Throttled);
+    let lacking = throttled.then(Cgroup::new).and_then(Result::err);
     let mut jobs = vec![];
-    for &n in &options.readers {
-        for &kind in &kinds {
-            let row = recorder.row(&reader_label(n), kind.name(), class(kind));
+    let beside = |n| options.neighbours.iter().map(move |&neighbour| (n, neighbour));
+    for (n, neighbour) in options.readers.iter().copied().flat_map(beside) {
+        let group = reader_label(n) + neighbour.beside();
+        let by_membarrier = |kind: &Kind| matches!(kind, Kind::Restart | Kind::Urcu(Flavor::Memb));
+        for &kind in kinds.iter().filter(|k| neighbour == Neighbour::None || by_membarrier(k)) {
+            let row = recorder.row(&group, kind.name(), class(kind));
+            if neighbour == Neighbour::Throttled && lacking.is_some() {
+                continue;
+            }
             jobs.push(Job {
-                what: format!("{}, {}", reader_label(n), kind.name()),
+                what: format!("{group}, {}", kind.name()),
                 weight: 1.0,
                 run: Box::new(move |length, recorder| {
-                    let times = periods(kind, n, length, options)?;
+                    let _running = neighbour.start(options)?;
+                    let (times, counts) = periods(kind, n, length, options)?;
                     recorder.add_samples(row, PERIODS, &times);
+                    let figures = counts.into_iter().zip(COUNTS..);
+                    // Those of a neighbour are among them.
+                    let own = figures.filter(|_| neighbour == Neighbour::None);
+                    own.for_each(|(count, column)| recorder.add(row, column, count));
                     Ok(())
                 }),
             });
+            if neighbour != Neighbour::None {
+                continue;
+            }
             // Flushing is for the sake of grace periods that are waited for.
             let kind = if kind == Kind::SeizeFlushed { Kind::Seize } else { kind };
             jobs.push(Job {
@@ -98,7 +123,9 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         "ratios are to the best peer that has grace periods: haphazard and the locks are shown beside them".into(),
         "mean, p50, p99, max and samples of all rounds together; below them the smallest and largest of the rounds".into(),
         format!("samples: grace periods timed; no p99 of fewer than {FEWEST}, of updates neither"),
+        "interrupts, waits: per grace period, CPUs that were interrupted to call a function (for whomever), and times that the writer slept".into(),
     ];
+    notes.extend(lacking.map(|why| format!("left out: {why}")));
     if options.churn {
         notes.push(format!(
             "readers come and go, each after {} lookups; nothing is left out as warming up",
@@ -116,18 +143,36 @@ fn columns() -> Vec<Column> {
         })
     };
     let periods = part("", PERIODS, Unit::Milliseconds);
-    periods.chain(part("update, ", UPDATES, Unit::Microseconds)).collect()
+    let updates = part("update, ", UPDATES, Unit::Microseconds);
+    let counts = ["interrupts", "waits"].map(|what| column(what, Unit::Count));
+    periods.chain(updates).chain(counts).collect()
 }
+
+/// The first of the columns of interrupts and waits.
+const COUNTS: usize = PERIODS.len() + UPDATES.len();
 
 /// The writer rests this long between two grace periods, or two bursts of updates.
 const REST: Duration = Duration::from_millis(1);
 
-/// Grace periods of one sample, in nanoseconds; at least one.
-fn periods(kind: Kind, readers: usize, length: Duration, options: &Options) -> Result<Vec<f64>> {
-    sample(kind, readers, length, options, |writer, key, times| {
+/// Grace periods of one sample, in nanoseconds, at least one; and per grace period interrupts and
+/// waits.
+fn periods(
+    kind: Kind,
+    readers: usize,
+    length: Duration,
+    options: &Options,
+) -> Result<(Vec<f64>, [f64; 2])> {
+    let (mut waits, mut interrupts) = (0, None);
+    let times = sample(kind, readers, length, options, |writer, key, times| {
+        interrupts.get_or_insert_with(machine::calls);
+        let before = machine::sleeps();
         times.push(writer.replace_and_wait(key())?.as_nanos() as f64);
+        waits += machine::sleeps() - before;
         Ok(())
-    })
+    })?;
+    let interrupts = machine::calls() - interrupts.unwrap_or_default();
+    let counts = [interrupts, waits].map(|count| count as f64 / times.len() as f64);
+    Ok((times, counts))
 }
 
 /// Durations of updates of one sample, in nanoseconds; at least a burst.
@@ -152,7 +197,7 @@ fn sample(
     readers: usize,
     length: Duration,
     options: &Options,
-    once: impl Fn(&mut dyn Writer, &mut dyn FnMut() -> u64, &mut Vec<f64>) -> Result<()>,
+    mut once: impl FnMut(&mut dyn Writer, &mut dyn FnMut() -> u64, &mut Vec<f64>) -> Result<()>,
 ) -> Result<Vec<f64>> {
     let table = Table::hash(size_of::<Node>());
     let body = |writer: &mut dyn Writer| {
@@ -190,6 +235,7 @@ mod tests {
         let row = recorder.row("", "a peer", Class::Peer);
         recorder.add_samples(row, PERIODS, &[1e6, 1e6, 4e6]);
         recorder.add_samples(row, UPDATES, &[1e3; 100]);
+        recorder.add(row, COUNTS, 4.0);
         let (columns, rows) = recorder.finish();
         let figures = columns.iter().zip(&rows[0].figures);
         let found: Vec<_> =
@@ -203,6 +249,8 @@ mod tests {
             ("update, mean", Some(1.0)),
             ("update, p50", Some(1.0)),
             ("update, p99", Some(1.0)),
+            ("interrupts", Some(4.0)),
+            ("waits", None),
         ];
         assert_eq!(found, expected);
     }

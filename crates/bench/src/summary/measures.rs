@@ -153,7 +153,7 @@ const GRACE: Measure = Measure { bench: Bench::Grace, subject: "restartable", ..
 const THOUSANDTH: Goal = Goal::Times(0.001, Of::Best);
 const LIKE_ONE: Goal = Goal::Times(2.0, Of::Group("1 reader"));
 
-static GRACES: [Measure; 6] = [
+static GRACES: [Measure; 8] = [
     Measure { title: "grace period, mean, {}", column: "mean", group: "1 reader", ..GRACE },
     Measure {
         title: "grace period, mean, {}",
@@ -182,6 +182,20 @@ static GRACES: [Measure; 6] = [
         column: "p99",
         group: "64 readers",
         goals: &[LIKE_ONE],
+        ..GRACE
+    },
+    Measure {
+        title: "grace period, p99, {}",
+        column: "p99",
+        group: "16 readers, beside membarriers",
+        goals: &[Goal::Most(0.1)],
+        ..GRACE
+    },
+    Measure {
+        title: "grace period, p99, {}",
+        column: "p99",
+        group: "16 readers, beside throttled membarriers",
+        goals: &[Goal::Most(0.1)],
         ..GRACE
     },
 ];

@@ -208,6 +208,7 @@ fn compared(peer: &Row, column: usize, ours: &Figure) -> Option<Peer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::Neighbour;
     use crate::subject::{FAMILIES, URCU};
 
     fn summary(figure: &dyn Fn(&str, &str, &str) -> Vec<f64>) -> Summary {
@@ -217,6 +218,7 @@ mod tests {
             rounds: 1,
             readers: bench.default_readers().into(),
             churn: false,
+            neighbours: Neighbour::ALL.into(),
             lengths: vec![],
             hogs: vec![],
             cancel: Default::default(),

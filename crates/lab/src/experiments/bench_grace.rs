@@ -43,7 +43,7 @@ impl Experiment for BenchGrace {
         let arguments = ["bench", "grace", "--json", "--rounds", "1", "--readers", &readers]
             .into_iter()
             // Without the locks: their writers wait for readers, not for grace periods.
-            .chain(["--against", "urcu,crossbeam,seize,haphazard"])
+            .chain(["--against", "urcu,crossbeam,seize,haphazard", "--neighbour", "none"])
             .map(String::from);
         let load = Workload::Bench { arguments: arguments.collect() };
         let subject = vm("bench", vcpus, &all, size.work_memory(vcpus), load);

@@ -101,14 +101,18 @@ fn collect(from: Option<impl Read + Send + 'static>) -> Result<Receiver<String>>
     Ok(told)
 }
 
-/// The charted columns of what `reprieve bench --json` prints.
+/// What a report shows of what `reprieve bench --json` prints.
 fn figures(json: &str) -> Result<Vec<Figure>> {
     let outcome: Value = serde_json::from_str(json).context("what reprieve bench printed")?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let columns = list(&outcome["columns"]);
     let mut figures = Vec::new();
-    for (i, column) in columns.iter().enumerate().filter(|(_, c)| c["charted"] == true) {
+    let told = |column: &Value| {
+        let title = column["title"].as_str().unwrap_or_default();
+        !matches!(title, "samples" | "p50" | "max" | "update, mean" | "update, p50")
+    };
+    for (i, column) in columns.iter().enumerate().filter(|(_, column)| told(column)) {
         for row in list(&outcome["rows"]) {
             let Some(value) = row["figures"][i]["value"].as_f64() else {
                 continue;
@@ -138,11 +142,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn charted_columns_become_figures() {
+    fn columns_become_figures() {
         let json = r#"{"columns": [
-            {"title": "mean", "unit": "ms", "charted": true},
-            {"title": "p50", "unit": "ms", "charted": false},
-            {"title": "updates", "unit": "K/s", "charted": true, "more_is_better": true}],
+            {"title": "mean", "unit": "ms"},
+            {"title": "p50", "unit": "ms"},
+            {"title": "updates", "unit": "K/s", "more_is_better": true}],
           "rows": [
             {"group": "1 reader", "subject": "plain", "figures": [{"value": 1.5}, {"value": 1}, {"value": 7}]},
             {"group": "1 reader", "subject": "seize", "figures": [{"value": 2}, {"value": 1}, null]}]}"#;
