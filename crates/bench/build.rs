@@ -16,10 +16,6 @@ fn main() {
     println!("cargo:rerun-if-changed=c");
     println!("cargo:rerun-if-changed=../rcu/include");
     println!("cargo:rerun-if-env-changed=CC");
-    println!(
-        "cargo:rustc-env=REPRIEVE_BENCH_PROFILE={}",
-        std::env::var("PROFILE").unwrap_or_default()
-    );
     let mut build = cc::Build::new();
     // Whatever the profile: a peer compiled without optimization would be no peer.
     build

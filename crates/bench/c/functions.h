@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Everything of one flavor, as src/peer/urcu.rs finds it: the same fields in the same order. */
 struct functions {
-	void (*empty)(uint64_t n);
-	uint64_t (*lookups)(const struct chains *chains, uint64_t *seed, uint64_t n);
-	uint64_t (*gets)(const struct chains *chains, uint64_t n);
-	uint64_t (*walks)(const struct chains *chains, uint64_t sum, uint64_t n);
+	const struct loops *loops;
 	void (*register_thread)(int writer);
 	void (*unregister)(void);
 	void (*synchronize)(void);
@@ -25,15 +22,10 @@ struct functions {
 	int (*lfht_insert)(struct cds_lfht *ht, uint64_t key);
 	int (*lfht_remove)(struct cds_lfht *ht, uint64_t key);
 	int (*lfht_free)(struct cds_lfht *ht);
-	/* Null where there are no quiescent states. */
-	uint64_t (*announced)(const struct chains *chains, uint64_t *seed, uint64_t n);
 };
 
 const struct functions NAME(functions) = {
-	.empty = NAME(empty),
-	.lookups = NAME(lookups),
-	.gets = NAME(gets),
-	.walks = NAME(walks),
+	.loops = &NAME(loops),
 	.register_thread = NAME(register),
 	.unregister = NAME(unregister),
 	.synchronize = NAME(synchronize),
@@ -53,7 +45,4 @@ const struct functions NAME(functions) = {
 	.lfht_insert = NAME(lfht_insert),
 	.lfht_remove = NAME(lfht_remove),
 	.lfht_free = NAME(lfht_free),
-#ifdef ANNOUNCE
-	.announced = NAME(announced),
-#endif
 };

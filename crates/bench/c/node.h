@@ -23,6 +23,15 @@ struct chains {
 	uint64_t key_mask;
 };
 
+/* The loops of a read side, as src/peer/c.rs finds them. Null: it does not have that. */
+struct loops {
+	void (*empty)(uint64_t n);
+	uint64_t (*lookups)(const struct chains *chains, uint64_t *seed, uint64_t n);
+	uint64_t (*announced)(const struct chains *chains, uint64_t *seed, uint64_t n);
+	uint64_t (*gets)(const struct chains *chains, uint64_t n);
+	uint64_t (*walks)(const struct chains *chains, uint64_t sum, uint64_t n);
+};
+
 static inline uint64_t next_seed(uint64_t seed)
 {
 	return seed * 6364136223846793005ull + 1;

@@ -25,7 +25,7 @@ static inline __attribute__((always_inline)) uint64_t find(struct node **head, u
 	return 0;
 }
 
-void NAME(empty)(uint64_t n)
+static void NAME(empty)(uint64_t n)
 {
 	while (n--) {
 		EMPTY();
@@ -34,7 +34,7 @@ void NAME(empty)(uint64_t n)
 }
 
 /* Returns how many lookups did not find the value that belongs to the key. */
-uint64_t NAME(lookups)(const struct chains *chains, uint64_t *seed, uint64_t n)
+static uint64_t NAME(lookups)(const struct chains *chains, uint64_t *seed, uint64_t n)
 {
 	uint64_t s = *seed, bad = 0;
 
@@ -55,7 +55,7 @@ uint64_t NAME(lookups)(const struct chains *chains, uint64_t *seed, uint64_t n)
 
 #ifdef ANNOUNCE
 /* The same with a quiescent state after each lookup. */
-uint64_t NAME(announced)(const struct chains *chains, uint64_t *seed, uint64_t n)
+static uint64_t NAME(announced)(const struct chains *chains, uint64_t *seed, uint64_t n)
 {
 	uint64_t s = *seed, bad = 0;
 
@@ -76,7 +76,7 @@ uint64_t NAME(announced)(const struct chains *chains, uint64_t *seed, uint64_t n
 #endif
 
 /* Reads the first node of the first chain. */
-uint64_t NAME(gets)(const struct chains *chains, uint64_t n)
+static uint64_t NAME(gets)(const struct chains *chains, uint64_t n)
 {
 	uint64_t bad = 0;
 
@@ -93,7 +93,7 @@ uint64_t NAME(gets)(const struct chains *chains, uint64_t n)
 }
 
 /* Walks the first chain to its end; each walk must see `sum`. */
-uint64_t NAME(walks)(const struct chains *chains, uint64_t sum, uint64_t n)
+static uint64_t NAME(walks)(const struct chains *chains, uint64_t sum, uint64_t n)
 {
 	uint64_t bad = 0;
 
@@ -110,3 +110,13 @@ uint64_t NAME(walks)(const struct chains *chains, uint64_t sum, uint64_t n)
 	AFTER();
 	return bad;
 }
+
+const struct loops NAME(loops) = {
+	.empty = NAME(empty),
+	.lookups = NAME(lookups),
+#ifdef ANNOUNCE
+	.announced = NAME(announced),
+#endif
+	.gets = NAME(gets),
+	.walks = NAME(walks),
+};

@@ -79,13 +79,13 @@ static inline __attribute__((always_inline)) struct wanted want(const struct cha
 	return (struct wanted){&chains->heads[key & chains->head_mask], key};
 }
 
-void reprieve_bench_restart_empty(uint64_t n)
+static void restart_empty(uint64_t n)
 {
 	while (n--)
 		reprieve_lookup(nothing, NULL, NULL);
 }
 
-uint64_t reprieve_bench_restart_lookups(const struct chains *chains, uint64_t *seed, uint64_t n)
+static uint64_t restart_lookups(const struct chains *chains, uint64_t *seed, uint64_t n)
 {
 	uint64_t s = *seed, bad = 0;
 
@@ -100,7 +100,7 @@ uint64_t reprieve_bench_restart_lookups(const struct chains *chains, uint64_t *s
 	return bad;
 }
 
-uint64_t reprieve_bench_restart_gets(const struct chains *chains, uint64_t n)
+static uint64_t restart_gets(const struct chains *chains, uint64_t n)
 {
 	uint64_t bad = 0;
 
@@ -109,7 +109,7 @@ uint64_t reprieve_bench_restart_gets(const struct chains *chains, uint64_t n)
 	return bad;
 }
 
-uint64_t reprieve_bench_protect_lookups(const struct chains *chains, uint64_t *seed, uint64_t n)
+static uint64_t protect_lookups(const struct chains *chains, uint64_t *seed, uint64_t n)
 {
 	uint64_t s = *seed, bad = 0;
 
@@ -129,7 +129,7 @@ uint64_t reprieve_bench_protect_lookups(const struct chains *chains, uint64_t *s
 	return bad;
 }
 
-uint64_t reprieve_bench_protect_gets(const struct chains *chains, uint64_t n)
+static uint64_t protect_gets(const struct chains *chains, uint64_t n)
 {
 	uint64_t bad = 0;
 
@@ -142,3 +142,14 @@ uint64_t reprieve_bench_protect_gets(const struct chains *chains, uint64_t n)
 	}
 	return bad;
 }
+
+const struct loops reprieve_bench_restart_loops = {
+	.empty = restart_empty,
+	.lookups = restart_lookups,
+	.gets = restart_gets,
+};
+
+const struct loops reprieve_bench_protect_loops = {
+	.lookups = protect_lookups,
+	.gets = protect_gets,
+};

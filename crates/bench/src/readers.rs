@@ -287,7 +287,7 @@ mod tests {
             assert_eq!(table.ledger().garbage(), 0, "{}", kind.name());
             // These use the nodes of the table or of a list, which the ledger counts.
             let own = Kind::ALL.contains(&kind)
-                || matches!(kind, Kind::C(_) | Kind::Traverse | Kind::Brcu);
+                || matches!(kind, Kind::C(_) | Kind::ByEights | Kind::Traverse | Kind::Brcu);
             if own && kind != Kind::ArcSwap {
                 assert!(table.ledger().freed() >= 2003, "{}", kind.name());
             }
@@ -301,6 +301,7 @@ mod tests {
         reads_right_and_frees_everything(&Kind::ALL, Work::Gets, Table::cell);
         let headers = [Side::Copied, Side::Protected, Side::Plain, Side::Qsbr].map(Kind::C);
         reads_right_and_frees_everything(&headers, Work::Lookups, || Table::hash(64));
+        reads_right_and_frees_everything(&[Kind::ByEights], Work::Lookups, || Table::hash(64));
         let parts = [Kind::Traverse, Kind::Brcu];
         reads_right_and_frees_everything(&parts, Work::Lookups, || Table::hash(64));
         reads_right_and_frees_everything(&parts, Work::Searches, || Table::list(1 << 12));

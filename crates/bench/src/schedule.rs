@@ -17,6 +17,22 @@ pub struct Job<'a> {
     pub run: Box<Sample<'a>>,
 }
 
+impl<'a> Job<'a> {
+    /// A job whose sample is one figure, in that row and column.
+    pub fn figure(
+        what: String,
+        weight: f64,
+        (row, column): (usize, usize),
+        mut sample: impl FnMut(Duration) -> Result<f64> + 'a,
+    ) -> Job<'a> {
+        let run = move |length, recorder: &mut Recorder| {
+            recorder.add(row, column, sample(length)?);
+            Ok(())
+        };
+        Job { what, weight, run: Box::new(run) }
+    }
+}
+
 /// Takes one sample.
 pub type Sample<'a> = dyn FnMut(Duration, &mut Recorder) -> Result<()> + 'a;
 

@@ -32,6 +32,8 @@ pub enum Side {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Restart,
+    /// Eight lookups in one section: in `read` only.
+    ByEights,
     Protect,
     Plain,
     Qsbr,
@@ -104,9 +106,10 @@ impl Kind {
     ];
 
     /// This project's subjects of [`Kind::ALL`], each followed by the same through the C headers.
-    pub const OURS: [Kind; 8] = [
+    pub const OURS: [Kind; 9] = [
         Kind::Restart,
         Kind::C(Side::Copied),
+        Kind::ByEights,
         Kind::Protect,
         Kind::C(Side::Protected),
         Kind::Plain,
@@ -171,6 +174,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::Restart => "restartable",
+            Kind::ByEights => "restartable, by eights",
             Kind::Protect => "protected",
             Kind::Plain => "plain",
             Kind::Qsbr => "plain, QSBR",
@@ -242,7 +246,7 @@ impl Kind {
             Kind::Cell(_) | Kind::Map(_) | Kind::Ids(_) | Kind::List(_) | Kind::Intrusive(..) => {
                 Class::Reprieve
             }
-            Kind::Traverse | Kind::Ordered(_) => Class::Reprieve,
+            Kind::ByEights | Kind::Traverse | Kind::Ordered(_) => Class::Reprieve,
             Kind::Floor | Kind::FloorC => Class::Floor,
             _ => Class::Peer,
         }
@@ -256,6 +260,7 @@ impl Kind {
                 None
             }
             Kind::Floor | Kind::FloorC | Kind::Traverse | Kind::Ordered(_) => None,
+            Kind::ByEights => None,
             Kind::Brcu => Some("hp-brcu"),
             Kind::Urcu(_) | Kind::Lfht(_) | Kind::UrcuList(..) => Some("urcu"),
             Kind::Papaya => Some("papaya"),

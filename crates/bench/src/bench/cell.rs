@@ -31,34 +31,25 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let rows = rows(&mut recorder, &choose(&kinds, &options.against)?);
     let mut jobs = vec![];
     for &(kind, row) in &rows {
-        jobs.push(Job {
-            what: format!("load, {}", kind.name()),
-            weight: 1.0,
-            run: Box::new(move |length, recorder| {
-                let table = Table::cell();
-                let time = reader_alone(kind, &table, length, |reader, n| reader.gets(n))?;
-                recorder.add(row, 0, time);
-                Ok(())
-            }),
-        });
+        let what = format!("load, {}", kind.name());
+        jobs.push(Job::figure(what, 1.0, (row, 0), move |length| {
+            let table = Table::cell();
+            reader_alone(kind, &table, length, |reader, n| reader.gets(n))
+        }));
     }
     // The floor keeps what it replaces.
     for &(kind, row) in rows.iter().filter(|r| !matches!(r.0, Kind::Floor | Kind::FloorC)) {
-        jobs.push(Job {
-            what: format!("replace, {}", kind.name()),
-            weight: 1.0,
-            run: Box::new(move |length, recorder| {
-                let table = Table::cell();
-                let (time, _) = crate::readers::run(kind, &table, 0, Work::Gets, |writer| {
-                    alone(length, |n| {
-                        (0..n).for_each(|_| writer.replace(0));
-                        0
-                    })
-                })?;
-                recorder.add(row, 1, time);
-                Ok(())
-            }),
-        });
+        let what = format!("replace, {}", kind.name());
+        jobs.push(Job::figure(what, 1.0, (row, 1), move |length| {
+            let table = Table::cell();
+            let (time, _) = crate::readers::run(kind, &table, 0, Work::Gets, |writer| {
+                alone(length, |n| {
+                    (0..n).for_each(|_| writer.replace(0));
+                    0
+                })
+            })?;
+            Ok(time)
+        }));
     }
     let crowds = crowds.jobs(options, rows.iter().copied());
     let notes = vec![

@@ -46,16 +46,12 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     }
     let mut jobs = vec![];
     for &(kind, row) in &rows {
-        jobs.push(Job {
-            what: format!("walk, {}", kind.name()),
-            weight: 1.0,
-            run: Box::new(move |length, recorder| {
-                let table = Table::list(LENGTH);
-                let time = reader_alone(kind, &table, length, |reader, n| reader.walks(n))?;
-                recorder.add(row, 0, time / LENGTH as f64);
-                Ok(())
-            }),
-        });
+        let what = format!("walk, {}", kind.name());
+        jobs.push(Job::figure(what, 1.0, (row, 0), move |length| {
+            let table = Table::list(LENGTH);
+            let time = reader_alone(kind, &table, length, |reader, n| reader.walks(n))?;
+            Ok(time / LENGTH as f64)
+        }));
     }
     let crowds = crowds.jobs(options, rows.iter().copied());
     let notes = vec![

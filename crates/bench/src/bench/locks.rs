@@ -139,14 +139,10 @@ fn alone(style: Style, subjects: &[Subject], recorder: &mut Recorder, jobs: &mut
             subject.name(),
             subject.class(),
         );
-        jobs.push(Job {
-            what: format!("uncontended, {}", subject.name()),
-            weight: 1.0,
-            run: Box::new(move |length, recorder| {
-                recorder.add(row, ALONE, subject.visit(Alone { length })?);
-                Ok(())
-            }),
-        });
+        let what = format!("uncontended, {}", subject.name());
+        jobs.push(Job::figure(what, 1.0, (row, ALONE), move |length| {
+            subject.visit(Alone { length })
+        }));
     }
 }
 
@@ -487,15 +483,11 @@ fn many<'a>(
         let group = format!("{}, many locks, {name}", style.name());
         for &subject in subjects {
             let row = recorder.row(&group, subject.name(), subject.class());
-            jobs.push(Job {
-                what: format!("{group}, {}", subject.name()),
-                weight: 2.0,
-                run: Box::new(move |length, recorder| {
-                    let rate = subject.visit(Many { held, length, options })?;
-                    recorder.add(row, RATE, rate);
-                    Ok(())
-                }),
-            });
+            let what = format!("{group}, {}", subject.name());
+            jobs.push(Job::figure(what, 2.0, (row, RATE), move |length| {
+                let rate = subject.visit(Many { held, length, options })?;
+                Ok(rate)
+            }));
         }
     }
 }

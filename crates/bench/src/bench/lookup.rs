@@ -68,20 +68,16 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     for (column, &threads) in threads.iter().enumerate() {
         for ((protection, name, _), &row) in subjects.iter().zip(&rows) {
             let (stage, protection) = (stage.clone(), *protection);
-            jobs.push(Job {
-                what: format!("{}, {name}", thread_label(threads)),
-                weight: 1.0,
-                run: Box::new(move |length, recorder| {
-                    let scene = Scene { on: stage.namespace(), threads, length, options };
-                    let rate = match protection {
-                        Protection::Section => scene.run(&Section(stage.namespace())),
-                        Protection::IdsLock => scene.run(&IdsLock(stage.namespace())),
-                        Protection::Lock(lock) => lock.visit(scene),
-                    }?;
-                    recorder.add(row, column, rate / 1e6);
-                    Ok(())
-                }),
-            });
+            let what = format!("{}, {name}", thread_label(threads));
+            jobs.push(Job::figure(what, 1.0, (row, column), move |length| {
+                let scene = Scene { on: stage.namespace(), threads, length, options };
+                let rate = match protection {
+                    Protection::Section => scene.run(&Section(stage.namespace())),
+                    Protection::IdsLock => scene.run(&IdsLock(stage.namespace())),
+                    Protection::Lock(lock) => lock.visit(scene),
+                }?;
+                Ok(rate / 1e6)
+            }));
         }
     }
     let notes = vec!["lookups per second of all threads; one more thread makes and removes a set each millisecond, where the lock lets it in".into()];

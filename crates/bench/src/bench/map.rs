@@ -63,14 +63,10 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let mut jobs = vec![];
     for (i, (title, measure)) in MEASURES.into_iter().enumerate() {
         for &(kind, _, row) in rows.iter().filter(|(_, measures, _)| i < *measures) {
-            jobs.push(Job {
-                what: format!("{title}, {}", kind.name()),
-                weight: 1.0,
-                run: Box::new(move |length, recorder| {
-                    recorder.add(row, i, measure(kind, length, options)?);
-                    Ok(())
-                }),
-            });
+            let what = format!("{title}, {}", kind.name());
+            jobs.push(Job::figure(what, 1.0, (row, i), move |length| {
+                measure(kind, length, options)
+            }));
         }
     }
     let crowds = crowds.jobs(options, rows.iter().map(|&(kind, _, row)| (kind, row)));

@@ -432,14 +432,16 @@ impl Crowds {
         let &Crowds { first, work, table, parts, .. } = self;
         let numbers = options.readers.iter().enumerate();
         let all = numbers.flat_map(|(i, &n)| rows.clone().map(move |row| (first + i, n, row)));
-        let job = |(column, n, (kind, row)): (usize, usize, (Kind, usize))| Job {
-            what: format!("{}, {}", reader_label(n), kind.name()),
-            weight: 4.0,
-            run: Box::new(move |length, recorder| {
-                let time = crowded(kind, &table(), n, work, length, options)?;
-                recorder.add(row, column, time / parts as f64);
-                Ok(())
-            }),
+        let job = |(column, n, (kind, row)): (usize, usize, (Kind, usize))| {
+            Job::figure(
+                format!("{}, {}", reader_label(n), kind.name()),
+                4.0,
+                (row, column),
+                move |length| {
+                    let time = crowded(kind, &table(), n, work, length, options)?;
+                    Ok(time / parts as f64)
+                },
+            )
         };
         all.map(job).collect()
     }

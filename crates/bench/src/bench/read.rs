@@ -8,7 +8,8 @@
 //! - **announced lookup**, one thread, QSBR forms: a random one of the same keys, and a quiescent
 //!   state after each.
 //! - **lookup**: a random one of 4096 keys in 1024 chains, by 1 to 64 readers at once, while a
-//!   writer replaces 1000 nodes a second. CPU time per lookup.
+//!   writer replaces 1000 nodes a second. CPU time per lookup. **by eights**: eight lookups share
+//!   a restartable section.
 
 use super::{Crowds, Prepared, column, reader_alone, rows};
 use crate::error::Result;
@@ -47,48 +48,37 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         // These have no section: what they do is in the next column.
         if !matches!(
             kind,
-            Kind::Protect | Kind::C(Side::Protected) | Kind::Haphazard | Kind::ArcSwap
+            Kind::ByEights
+                | Kind::Protect
+                | Kind::C(Side::Protected)
+                | Kind::Haphazard
+                | Kind::ArcSwap
         ) {
-            jobs.push(Job {
-                what: format!("empty section, {}", kind.name()),
-                weight: 1.0,
-                run: Box::new(move |length, recorder| {
-                    let table = Table::cell();
-                    let time = reader_alone(kind, &table, length, |reader, n| {
-                        reader.empty(n);
-                        0
-                    })?;
-                    recorder.add(row, announces(kind) as usize, time);
-                    Ok(())
-                }),
-            });
+            let what = format!("empty section, {}", kind.name());
+            jobs.push(Job::figure(what, 1.0, (row, announces(kind) as usize), move |length| {
+                let table = Table::cell();
+                let time = reader_alone(kind, &table, length, |reader, n| {
+                    reader.empty(n);
+                    0
+                })?;
+                Ok(time)
+            }));
         }
     }
-    for &(kind, row) in &rows {
-        jobs.push(Job {
-            what: format!("get and drop, {}", kind.name()),
-            weight: 1.0,
-            run: Box::new(move |length, recorder| {
-                let table = Table::cell();
-                let time = reader_alone(kind, &table, length, |reader, n| reader.gets(n))?;
-                recorder.add(row, 2, time);
-                Ok(())
-            }),
-        });
+    for &(kind, row) in rows.iter().filter(|r| r.0 != Kind::ByEights) {
+        let what = format!("get and drop, {}", kind.name());
+        jobs.push(Job::figure(what, 1.0, (row, 2), move |length| {
+            let table = Table::cell();
+            reader_alone(kind, &table, length, |reader, n| reader.gets(n))
+        }));
     }
     for &(kind, row) in rows.iter().filter(|r| announces(r.0)) {
-        jobs.push(Job {
-            what: format!("announced lookup, {}", kind.name()),
-            weight: 1.0,
-            run: Box::new(move |length, recorder| {
-                let table = Table::hash(size_of::<Node>());
-                let mut seed = 1;
-                let time =
-                    reader_alone(kind, &table, length, |reader, n| reader.announced(&mut seed, n))?;
-                recorder.add(row, 3, time);
-                Ok(())
-            }),
-        });
+        let what = format!("announced lookup, {}", kind.name());
+        jobs.push(Job::figure(what, 1.0, (row, 3), move |length| {
+            let table = Table::hash(size_of::<Node>());
+            let mut seed = 1;
+            reader_alone(kind, &table, length, |reader, n| reader.announced(&mut seed, n))
+        }));
     }
     let crowds = crowds.jobs(options, rows.iter().copied().filter(|r| r.0 != Kind::ArcSwap));
     let notes = vec![

@@ -56,26 +56,15 @@ pub fn prepare<'a>(options: &'a Options) -> Result<Prepared<'a>> {
     prepared.notes.insert(0, what.into());
     // A yardstick for the first column: it knows no sets, no ids and no adjustments.
     let row = prepared.recorder.row("", "POSIX sem_t, no SEM_UNDO", Class::Other);
-    let job = Job {
-        what: "pair, POSIX".into(),
-        weight: 1.0,
-        run: Box::new(move |length, recorder| {
-            recorder.add(row, 0, posix_pairs(length)?);
-            Ok(())
-        }),
-    };
+    let job = Job::figure("pair, POSIX".into(), 1.0, (row, 0), posix_pairs);
     prepared.jobs.insert(0, job);
     // The least cost of two processes that sleep and wake each other.
     let row = prepared.recorder.row("", "futex alone, no semaphore", Class::Other);
     for (title, column, pair) in floors {
-        prepared.jobs.push(Job {
-            what: format!("{title}, futex"),
-            weight: 1.0,
-            run: Box::new(move |length, recorder| {
-                recorder.add(row, column, futex_round_trips(pair, length, options)?);
-                Ok(())
-            }),
-        });
+        let what = format!("{title}, futex");
+        prepared.jobs.push(Job::figure(what, 1.0, (row, column), move |length| {
+            futex_round_trips(pair, length, options)
+        }));
     }
     Ok(prepared)
 }

@@ -32,15 +32,11 @@ pub fn prepare(measures: Vec<Measure<'_>>) -> Result<Prepared<'_>> {
         let sample: Rc<Sample> = sample.into();
         for &(side, row) in &rows {
             let (stage, sample) = (stage.clone(), sample.clone());
-            jobs.push(Job {
-                what: format!("{what}, {}", side.name()),
-                weight: 1.0,
-                run: Box::new(move |length, recorder| {
-                    let _stays = &stage;
-                    recorder.add(row, column, sample(side, length)?);
-                    Ok(())
-                }),
-            });
+            let what = format!("{what}, {}", side.name());
+            jobs.push(Job::figure(what, 1.0, (row, column), move |length| {
+                let _stays = &stage;
+                sample(side, length)
+            }));
         }
     }
     Ok(Prepared { notes: note.into_iter().collect(), recorder, jobs, crowds: vec![] })

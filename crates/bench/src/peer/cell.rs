@@ -11,65 +11,91 @@ use std::hint::black_box;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-/// The content of a node of the table.
-pub struct Entry {
-    key: u64,
-    value: u64,
-    _rest: [usize; 6],
-}
-
-/// The part that readers copy.
+/// The content of a node of the table, with so many words more than the key 0 and its value.
 #[derive(Clone, Copy)]
-pub struct Pair {
+pub struct Entry<const MORE: usize> {
     key: u64,
     value: u64,
+    _more: [usize; MORE],
 }
 
-/// A payload for the key 0.
-pub trait Payload: Send + Sync + 'static {
+impl<const MORE: usize> Entry<MORE> {
+    fn new() -> Entry<MORE> {
+        Entry { key: 0, value: value_of(0), _more: [0; MORE] }
+    }
+
+    fn wrong(&self) -> bool {
+        self.value != value_of(self.key)
+    }
+}
+
+/// How a cell is read.
+pub trait Read<const MORE: usize> {
+    /// The calling thread's way to read.
     fn new() -> Self;
-}
-
-impl Payload for Entry {
-    fn new() -> Entry {
-        Entry { key: 0, value: value_of(0), _rest: [0; 6] }
-    }
-}
-
-impl Payload for Pair {
-    fn new() -> Pair {
-        Pair { key: 0, value: value_of(0) }
-    }
+    /// Whether the content is wrong.
+    fn wrong(&self, cell: &Cell<Entry<MORE>>) -> bool;
+    /// Ends a batch (QSBR: a quiescent state).
+    fn after(&mut self) {}
 }
 
 /// References in sections.
-pub struct Loaded<E>(Cell<Entry>, PhantomData<fn() -> E>);
+pub struct Sections<E>(E);
 /// Protected references.
-pub struct Protected(Cell<Entry>);
+pub struct Protected;
 /// Copies by restartable lookups.
-pub struct Copied(Cell<Pair>);
+pub struct Copied;
 
-impl<E> Default for Loaded<E> {
-    fn default() -> Self {
-        Loaded(Cell::new(Entry::new()), PhantomData)
+impl<E: Enter> Read<6> for Sections<E> {
+    fn new() -> Self {
+        Sections(E::new())
+    }
+
+    #[inline(always)]
+    fn wrong(&self, cell: &Cell<Entry<6>>) -> bool {
+        let guard = self.0.enter();
+        cell.load(&guard).wrong()
+    }
+
+    fn after(&mut self) {
+        self.0.after();
     }
 }
 
-impl Default for Protected {
-    fn default() -> Self {
-        Protected(Cell::new(Entry::new()))
+impl Read<6> for Protected {
+    fn new() -> Protected {
+        Protected
+    }
+
+    #[inline(always)]
+    fn wrong(&self, cell: &Cell<Entry<6>>) -> bool {
+        black_box(cell.protect()).wrong()
     }
 }
 
-impl Default for Copied {
-    fn default() -> Self {
-        Copied(Cell::new(Pair::new()))
+impl Read<0> for Copied {
+    fn new() -> Copied {
+        Copied
+    }
+
+    #[inline(always)]
+    fn wrong(&self, cell: &Cell<Entry<0>>) -> bool {
+        cell.get().wrong()
     }
 }
 
-impl<E: Enter> Peer for Loaded<E> {
+/// A cell, read in that way.
+pub struct Celled<R, const MORE: usize>(Cell<Entry<MORE>>, PhantomData<fn() -> R>);
+
+impl<R, const MORE: usize> Default for Celled<R, MORE> {
+    fn default() -> Self {
+        Celled(Cell::new(Entry::new()), PhantomData)
+    }
+}
+
+impl<R: Read<MORE>, const MORE: usize> Peer for Celled<R, MORE> {
     fn reader<'a>(&'a self, _: &'a Table) -> Box<dyn Reader + 'a> {
-        Box::new(Loader(&self.0, E::new()))
+        Box::new(Loader(&self.0, R::new()))
     }
 
     fn writer<'a>(&'a self, _: &'a Table) -> Box<dyn Writer + 'a> {
@@ -77,67 +103,21 @@ impl<E: Enter> Peer for Loaded<E> {
     }
 }
 
-impl Peer for Protected {
-    fn reader<'a>(&'a self, _: &'a Table) -> Box<dyn Reader + 'a> {
-        Box::new(Protector(&self.0))
-    }
+struct Loader<'a, R, const MORE: usize>(&'a Cell<Entry<MORE>>, R);
 
-    fn writer<'a>(&'a self, _: &'a Table) -> Box<dyn Writer + 'a> {
-        Box::new(Storer(&self.0))
-    }
-}
-
-impl Peer for Copied {
-    fn reader<'a>(&'a self, _: &'a Table) -> Box<dyn Reader + 'a> {
-        Box::new(Copier(&self.0))
-    }
-
-    fn writer<'a>(&'a self, _: &'a Table) -> Box<dyn Writer + 'a> {
-        Box::new(Storer(&self.0))
-    }
-}
-
-struct Loader<'a, E>(&'a Cell<Entry>, E);
-
-impl<E: Enter> Reader for Loader<'_, E> {
+impl<R: Read<MORE>, const MORE: usize> Reader for Loader<'_, R, MORE> {
     fn gets(&mut self, n: u64) -> u64 {
-        let bad = repeat(n, || {
-            let guard = self.1.enter();
-            let entry = self.0.load(&guard);
-            entry.value != value_of(entry.key)
-        });
+        let bad = repeat(n, || self.1.wrong(self.0));
         self.1.after();
         bad
     }
 }
 
-struct Protector<'a>(&'a Cell<Entry>);
+struct Storer<'a, const MORE: usize>(&'a Cell<Entry<MORE>>);
 
-impl Reader for Protector<'_> {
-    fn gets(&mut self, n: u64) -> u64 {
-        repeat(n, || {
-            let entry = black_box(self.0.protect());
-            entry.value != value_of(entry.key)
-        })
-    }
-}
-
-struct Copier<'a>(&'a Cell<Pair>);
-
-impl Reader for Copier<'_> {
-    fn gets(&mut self, n: u64) -> u64 {
-        repeat(n, || {
-            let pair = self.0.get();
-            pair.value != value_of(pair.key)
-        })
-    }
-}
-
-struct Storer<'a, T>(&'a Cell<T>);
-
-impl<T: Payload> Writer for Storer<'_, T> {
+impl<const MORE: usize> Writer for Storer<'_, MORE> {
     fn replace(&mut self, _: u64) {
-        self.0.store(T::new());
+        self.0.store(Entry::new());
     }
 
     fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! crossbeam-epoch, in its default collector.
 
-use super::{Peer, Reader, Writer, await_frees, find, lookups, repeat, walk, wrong};
-use crate::clock;
+use super::side::{InSections, Sections};
+use super::{Peer, Reader, Writer, replace_and_await};
 use crate::error::Result;
 use crate::table::{Node, Table, free};
-use crossbeam_epoch::pin;
+use crossbeam_epoch::{Guard, pin};
+use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ pub struct Crossbeam;
 
 impl Peer for Crossbeam {
     fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
-        Box::new(Pinner(table))
+        Box::new(InSections(table, Pins))
     }
 
     fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
@@ -23,37 +24,20 @@ impl Peer for Crossbeam {
 
 struct Pinner<'a>(&'a Table);
 
-impl Reader for Pinner<'_> {
-    fn empty(&mut self, n: u64) {
-        for _ in 0..n {
-            drop(pin());
-        }
+struct Pins;
+
+// SAFETY: nodes are freed by deferred functions.
+unsafe impl Sections for Pins {
+    type Section<'a> = Guard;
+
+    #[inline(always)]
+    fn enter(&self) -> Guard {
+        pin()
     }
 
-    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
-        lookups(self.0, seed, n, |head, key| {
-            let _pinned = pin();
-            // SAFETY: nodes are freed by deferred functions.
-            unsafe { find(head, key, |p| p.load(Acquire)) }
-        })
-    }
-
-    fn gets(&mut self, n: u64) -> u64 {
-        let head = self.0.head(0);
-        repeat(n, || {
-            let _pinned = pin();
-            // SAFETY: as above.
-            unsafe { wrong(head, |p| p.load(Acquire)) }
-        })
-    }
-
-    fn walks(&mut self, n: u64) -> u64 {
-        let (head, sum) = (self.0.head(0), self.0.sum());
-        repeat(n, || {
-            let _pinned = pin();
-            // SAFETY: as above.
-            unsafe { walk(head, |p| p.load(Acquire)) != sum }
-        })
+    #[inline(always)]
+    fn load(_: &Guard, from: &AtomicPtr<Node>) -> *mut Node {
+        from.load(Acquire)
     }
 }
 
@@ -77,12 +61,7 @@ impl Writer for Pinner<'_> {
     }
 
     fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
-        let ledger = self.0.ledger();
-        ledger.stamp_frees();
-        let frees = ledger.freed() + 1;
-        self.replace(key);
-        let start = clock::now();
-        await_frees(ledger, frees, start, || pin().flush())
+        replace_and_await(self.0, || self.replace(key), || pin().flush())
     }
 
     fn drain(&mut self) {

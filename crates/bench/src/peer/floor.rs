@@ -3,10 +3,13 @@
 //! between the two compilers. Nothing is freed while there are readers, so this is sound, and
 //! useless.
 
-use super::{Peer, Reader, Writer, find, lookups, repeat, walk, wrong};
+use super::c::{InC, Loops};
+use super::side::{InSections, Sections};
+use super::{Peer, Reader, Writer};
 use crate::error::Result;
-use crate::table::{Chains, Node, Table, free};
+use crate::table::{Node, Table, free};
 use std::hint::black_box;
+use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
 
@@ -14,15 +17,12 @@ pub struct Rust;
 pub struct C;
 
 unsafe extern "C" {
-    fn reprieve_bench_floor_empty(n: u64);
-    fn reprieve_bench_floor_lookups(chains: *const Chains, seed: *mut u64, n: u64) -> u64;
-    fn reprieve_bench_floor_gets(chains: *const Chains, n: u64) -> u64;
-    fn reprieve_bench_floor_walks(chains: *const Chains, sum: u64, n: u64) -> u64;
+    safe static reprieve_bench_floor_loops: Loops;
 }
 
 impl Peer for Rust {
     fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
-        Box::new(RustReader(table))
+        Box::new(InSections(table, Nothing))
     }
 
     fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
@@ -32,7 +32,8 @@ impl Peer for Rust {
 
 impl Peer for C {
     fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
-        Box::new(CReader(table))
+        // SAFETY: nothing is freed before the readers are gone.
+        Box::new(unsafe { InC::new(&reprieve_bench_floor_loops, table, ()) })
     }
 
     fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
@@ -40,55 +41,23 @@ impl Peer for C {
     }
 }
 
-struct RustReader<'a>(&'a Table);
+struct Nothing;
 
-impl Reader for RustReader<'_> {
-    fn empty(&mut self, n: u64) {
-        for i in 0..n {
-            black_box(i);
-        }
+// SAFETY: nothing is freed before the readers are gone.
+unsafe impl Sections for Nothing {
+    type Section<'a> = ();
+
+    #[inline(always)]
+    fn enter(&self) {}
+
+    #[inline(always)]
+    fn load(_: &(), from: &AtomicPtr<Node>) -> *mut Node {
+        from.load(Acquire)
     }
 
-    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
-        // SAFETY: nothing is freed before the readers are gone.
-        lookups(self.0, seed, n, |head, key| unsafe { find(head, key, |p| p.load(Acquire)) })
-    }
-
-    fn gets(&mut self, n: u64) -> u64 {
-        let head = self.0.head(0);
-        // SAFETY: as above.
-        repeat(n, || unsafe { wrong(head, |p| p.load(Acquire)) })
-    }
-
-    fn walks(&mut self, n: u64) -> u64 {
-        let (head, sum) = (self.0.head(0), self.0.sum());
-        // SAFETY: as above.
-        repeat(n, || unsafe { walk(head, |p| p.load(Acquire)) } != sum)
-    }
-}
-
-struct CReader<'a>(&'a Table);
-
-impl Reader for CReader<'_> {
-    fn empty(&mut self, n: u64) {
-        // SAFETY: no preconditions.
-        unsafe { reprieve_bench_floor_empty(n) };
-    }
-
-    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
-        // SAFETY: the table has the layout that C expects; nothing is freed before the readers are
-        // gone.
-        unsafe { reprieve_bench_floor_lookups(self.0.chains(), seed, n) }
-    }
-
-    fn gets(&mut self, n: u64) -> u64 {
-        // SAFETY: as above.
-        unsafe { reprieve_bench_floor_gets(self.0.chains(), n) }
-    }
-
-    fn walks(&mut self, n: u64) -> u64 {
-        // SAFETY: as above.
-        unsafe { reprieve_bench_floor_walks(self.0.chains(), self.0.sum(), n) }
+    #[inline(always)]
+    fn empty(&mut self) {
+        black_box(());
     }
 }
 

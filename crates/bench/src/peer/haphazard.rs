@@ -6,8 +6,7 @@
 //! a node's own link before it unlinks the node (Michael, 2002), and a reader that meets a mark
 //! begins again.
 
-use super::{Peer, Reader, Writer, await_frees, lookups, repeat};
-use crate::clock;
+use super::{Peer, Reader, Writer, lookups, repeat, replace_and_await};
 use crate::error::Result;
 use crate::table::{Node, Table, free, value_of};
 use haphazard::{Domain, HazardPointer, raw::Pointer};
@@ -155,14 +154,8 @@ impl Writer for Retiring<'_> {
     }
 
     fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
-        let ledger = self.0.ledger();
-        ledger.stamp_frees();
-        let frees = ledger.freed() + 1;
-        let start = clock::now();
-        self.replace(key);
-        await_frees(ledger, frees, start, || {
-            Domain::global().eager_reclaim();
-        })
+        let nudge = || _ = Domain::global().eager_reclaim();
+        replace_and_await(self.0, || self.replace(key), nudge)
     }
 
     fn drain(&mut self) {

@@ -7,6 +7,7 @@
 
 mod arc_swap;
 mod brcu;
+mod c;
 mod cell;
 mod crossbeam;
 mod floor;
@@ -97,6 +98,7 @@ pub fn make(kind: Kind) -> Box<dyn Peer> {
         Kind::Floor => Box::new(floor::Rust),
         Kind::FloorC => Box::new(floor::C),
         Kind::Restart => Box::new(reprieve::Restart),
+        Kind::ByEights => Box::new(reprieve::ByEights),
         Kind::Protect => Box::new(reprieve::Protect),
         Kind::Plain => Box::new(reprieve::Plain),
         Kind::Qsbr => Box::new(reprieve::Qsbr),
@@ -116,10 +118,10 @@ pub fn make(kind: Kind) -> Box<dyn Peer> {
         Kind::Haphazard => Box::new(haphazard::Haphazard),
         Kind::ArcSwap => Box::<arc_swap::Swapped>::default(),
         Kind::ArcSwapCache => Box::<arc_swap::Cached>::default(),
-        Kind::Cell(Side::Copied) => Box::<cell::Copied>::default(),
-        Kind::Cell(Side::Protected) => Box::<cell::Protected>::default(),
-        Kind::Cell(Side::Plain) => Box::<cell::Loaded<Plainly>>::default(),
-        Kind::Cell(Side::Qsbr) => Box::<cell::Loaded<Online>>::default(),
+        Kind::Cell(Side::Copied) => Box::<cell::Celled<cell::Copied, 0>>::default(),
+        Kind::Cell(Side::Protected) => Box::<cell::Celled<cell::Protected, 6>>::default(),
+        Kind::Cell(Side::Plain) => Box::<cell::Celled<cell::Sections<Plainly>, 6>>::default(),
+        Kind::Cell(Side::Qsbr) => Box::<cell::Celled<cell::Sections<Online>, 6>>::default(),
         Kind::Map(Side::Copied) => Box::<map::Mapped<map::Own, map::Copied>>::default(),
         Kind::Map(Side::Protected) => Box::<map::Mapped<map::Own, map::Protected>>::default(),
         Kind::Map(Side::Plain) => Box::<map::Mapped<map::Own, map::Sections<Plainly>>>::default(),
@@ -273,6 +275,21 @@ pub fn await_frees(
         tries += 1;
     }
     Ok(Duration::from_nanos(ledger.last_free().saturating_sub(start)))
+}
+
+/// Times an update until the old node is freed, for subjects whose writers do not wait: see
+/// [`await_frees`].
+fn replace_and_await(
+    table: &Table,
+    replace: impl FnOnce(),
+    nudge: impl FnMut(),
+) -> Result<Duration> {
+    let ledger = table.ledger();
+    ledger.stamp_frees();
+    let frees = ledger.freed() + ledger.garbage() + 1;
+    let start = clock::now();
+    replace();
+    await_frees(ledger, frees, start, nudge)
 }
 
 /// Waits for a grace period of the default domain and returns how long it took.

@@ -2,27 +2,26 @@
 //! This project's read sides: restartable lookups, protected references, plain sections, QSBR. All
 //! in the default domain, whose engine is `Restart`, with its default cap.
 
-use super::{
-    Peer, Reader, Writer, await_frees, drain, find, lookups, repeat, wait_and_free, walk, wrong,
-};
-use crate::clock;
+use super::side::{Enter, InSections, Online, Plainly};
+use super::{Peer, Reader, Writer, drain, lookups, repeat, replace_and_await, wait_and_free};
 use crate::error::Result;
-use crate::table::{Node, Table, free, value_of};
-use reprieve::{Domain, Head, Lookup, ReadSide, Section};
+use crate::table::{Node, Table, free, next_seed, value_of};
+use reprieve::{Domain, Head, Lookup, Section};
 use std::hint::black_box;
 use std::sync::atomic::AtomicPtr;
 use std::time::Duration;
 
 pub struct Restart;
+pub struct ByEights;
 pub struct Protect;
 pub struct Plain;
 pub struct Qsbr;
 
 macro_rules! peer {
-    ($($name:ident, $reader:ident, $writer:ident;)*) => { $(
+    ($($name:ident, $reader:expr, $writer:ident;)*) => { $(
         impl Peer for $name {
             fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
-                Box::new($reader::new(table))
+                Box::new($reader(table))
             }
 
             fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
@@ -33,9 +32,10 @@ macro_rules! peer {
 }
 peer! {
     Restart, Restarter, Retirer;
+    ByEights, Eights, Retirer;
     Protect, Protector, Watcher;
-    Plain, Sections, Retirer;
-    Qsbr, Online, Retirer;
+    Plain, |table| InSections(table, Plainly::new()), Retirer;
+    Qsbr, |table| InSections(table, Online::new()), Retirer;
 }
 
 struct Nothing;
@@ -65,6 +65,22 @@ unsafe impl Lookup for Find<'_> {
             }
         }
         0
+    }
+}
+
+/// The values of several keys, in one section.
+struct FindAll<'a>([Find<'a>; EIGHT]);
+// SAFETY: as above; the loop is over arrays of one length.
+unsafe impl Lookup for FindAll<'_> {
+    type Output = [u64; EIGHT];
+    #[inline(always)]
+    unsafe fn run(&self, section: &Section) -> [u64; EIGHT] {
+        let mut values = [0; EIGHT];
+        for (value, find) in values.iter_mut().zip(&self.0) {
+            // SAFETY: the caller's promise.
+            *value = unsafe { find.run(section) };
+        }
+        values
     }
 }
 
@@ -134,12 +150,6 @@ unsafe impl Lookup for Sum<'_> {
 
 struct Restarter<'a>(&'a Table);
 
-impl<'a> Restarter<'a> {
-    fn new(table: &'a Table) -> Self {
-        Restarter(table)
-    }
-}
-
 // SAFETY for all lookups below: nodes of a table are freed through the default domain, by
 // `Retirer`.
 impl Reader for Restarter<'_> {
@@ -168,13 +178,31 @@ impl Reader for Restarter<'_> {
     }
 }
 
-struct Protector<'a>(&'a Table);
+/// As many lookups as fill the largest result, in a section each.
+struct Eights<'a>(&'a Table);
 
-impl<'a> Protector<'a> {
-    fn new(table: &'a Table) -> Self {
-        Protector(table)
+const EIGHT: usize = 8;
+
+impl Reader for Eights<'_> {
+    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
+        let (table, mut s) = (self.0, *seed);
+        let mut bad = 0;
+        for _ in 0..n / EIGHT as u64 {
+            let keys: [u64; EIGHT] = std::array::from_fn(|_| {
+                s = next_seed(s);
+                table.key(s)
+            });
+            let all = FindAll(keys.map(|key| Find(table.head(key), key)));
+            // SAFETY: see above.
+            let values = unsafe { reprieve::lookup(&all) };
+            bad += keys.iter().zip(values).filter(|(key, value)| *value != value_of(**key)).count();
+        }
+        *seed = s;
+        bad as u64
     }
 }
+
+struct Protector<'a>(&'a Table);
 
 impl Reader for Protector<'_> {
     fn empty(&mut self, n: u64) {
@@ -201,108 +229,6 @@ impl Reader for Protector<'_> {
     fn walks(&mut self, n: u64) -> u64 {
         // A walk protects no node; it is a lookup.
         Restarter(self.0).walks(n)
-    }
-}
-
-struct Sections<'a>(&'a Table);
-
-impl<'a> Sections<'a> {
-    fn new(table: &'a Table) -> Self {
-        Sections(table)
-    }
-}
-
-impl Reader for Sections<'_> {
-    fn empty(&mut self, n: u64) {
-        for _ in 0..n {
-            drop(reprieve::read_lock());
-        }
-    }
-
-    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
-        lookups(self.0, seed, n, |head, key| {
-            let guard = reprieve::read_lock();
-            // SAFETY: inside a section; see above.
-            unsafe { find(head, key, |p| guard.section().load(p)) }
-        })
-    }
-
-    fn gets(&mut self, n: u64) -> u64 {
-        let head = self.0.head(0);
-        repeat(n, || {
-            let guard = reprieve::read_lock();
-            // SAFETY: as above.
-            unsafe { wrong(head, |p| guard.section().load(p)) }
-        })
-    }
-
-    fn walks(&mut self, n: u64) -> u64 {
-        let (head, sum) = (self.0.head(0), self.0.sum());
-        repeat(n, || {
-            let guard = reprieve::read_lock();
-            // SAFETY: as above.
-            unsafe { walk(head, |p| guard.section().load(p)) != sum }
-        })
-    }
-}
-
-struct Online<'a>(&'a Table, reprieve::Qsbr<'static>);
-
-impl<'a> Online<'a> {
-    fn new(table: &'a Table) -> Self {
-        Online(table, Domain::global().qsbr())
-    }
-}
-
-/// Sections cost nothing here; as in liburcu's flavor a thread announces a quiescent state after
-/// each batch.
-impl Reader for Online<'_> {
-    fn empty(&mut self, n: u64) {
-        for _ in 0..n {
-            self.1.quiescent_state();
-        }
-    }
-
-    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
-        let bad = lookups(self.0, seed, n, |head, key| {
-            let guard = self.1.read_lock();
-            // SAFETY: inside a section; see above.
-            unsafe { find(head, key, |p| guard.section().load(p)) }
-        });
-        self.1.quiescent_state();
-        bad
-    }
-
-    fn announced(&mut self, seed: &mut u64, n: u64) -> u64 {
-        lookups(self.0, seed, n, |head, key| {
-            let guard = self.1.read_lock();
-            // SAFETY: inside a section; see above.
-            let value = unsafe { find(head, key, |p| guard.section().load(p)) };
-            self.1.quiescent_state();
-            value
-        })
-    }
-
-    fn gets(&mut self, n: u64) -> u64 {
-        let head = self.0.head(0);
-        let bad = repeat(n, || {
-            let guard = self.1.read_lock();
-            // SAFETY: as above.
-            unsafe { wrong(head, |p| guard.section().load(p)) }
-        });
-        self.1.quiescent_state();
-        bad
-    }
-
-    fn walks(&mut self, n: u64) -> u64 {
-        let (head, sum) = (self.0.head(0), self.0.sum());
-        let bad = repeat(n, || {
-            let guard = self.1.read_lock();
-            // SAFETY: as above.
-            unsafe { walk(head, |p| guard.section().load(p)) != sum }
-        });
-        self.1.quiescent_state();
-        bad
     }
 }
 
@@ -349,12 +275,7 @@ impl Writer for Watcher<'_> {
     }
 
     fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
-        let ledger = self.0.ledger();
-        ledger.stamp_frees();
-        let frees = ledger.freed() + ledger.garbage() + 1;
-        let start = clock::now();
-        self.replace(key);
-        await_frees(ledger, frees, start, || ())
+        replace_and_await(self.0, || self.replace(key), || ())
     }
 
     fn drain(&mut self) {

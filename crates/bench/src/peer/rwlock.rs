@@ -3,23 +3,30 @@
 //! a node, so that the node can be freed right after; its "grace period" is the time it takes to
 //! get the lock. The writer allocates before it takes the lock, and frees when it has released it.
 
-use super::{Peer, Reader, Writer, find, lookups, repeat, walk, wrong};
+use super::side::{InSections, Sections};
+use super::{Peer, Reader, Writer};
 use crate::clock;
 use crate::error::Result;
-use crate::table::{Table, free};
+use crate::table::{Node, Table, free};
+use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 pub trait Lock: Sync + Default {
-    fn read<R>(&self, f: impl FnOnce() -> R) -> R;
+    type Held<'a>
+    where
+        Self: 'a;
+
+    fn read(&self) -> Self::Held<'_>;
     fn write<R>(&self, f: impl FnOnce() -> R) -> R;
 }
 
 impl Lock for std::sync::RwLock<()> {
+    type Held<'a> = std::sync::RwLockReadGuard<'a, ()>;
+
     #[inline(always)]
-    fn read<R>(&self, f: impl FnOnce() -> R) -> R {
-        let _held = std::sync::RwLock::read(self).unwrap_or_else(|e| e.into_inner());
-        f()
+    fn read(&self) -> Self::Held<'_> {
+        std::sync::RwLock::read(self).unwrap_or_else(|e| e.into_inner())
     }
 
     fn write<R>(&self, f: impl FnOnce() -> R) -> R {
@@ -29,10 +36,11 @@ impl Lock for std::sync::RwLock<()> {
 }
 
 impl Lock for parking_lot::RwLock<()> {
+    type Held<'a> = parking_lot::RwLockReadGuard<'a, ()>;
+
     #[inline(always)]
-    fn read<R>(&self, f: impl FnOnce() -> R) -> R {
-        let _held = parking_lot::RwLock::read(self);
-        f()
+    fn read(&self) -> Self::Held<'_> {
+        parking_lot::RwLock::read(self)
     }
 
     fn write<R>(&self, f: impl FnOnce() -> R) -> R {
@@ -46,7 +54,7 @@ pub struct Locked<L>(L);
 
 impl<L: Lock> Peer for Locked<L> {
     fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
-        Box::new(Locking(&self.0, table))
+        Box::new(InSections(table, Reading(&self.0)))
     }
 
     fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
@@ -56,30 +64,23 @@ impl<L: Lock> Peer for Locked<L> {
 
 struct Locking<'a, L>(&'a L, &'a Table);
 
-impl<L: Lock> Reader for Locking<'_, L> {
-    fn empty(&mut self, n: u64) {
-        for _ in 0..n {
-            self.0.read(|| ());
-        }
+struct Reading<'a, L>(&'a L);
+
+// SAFETY: a node is freed when it has been unlinked under the writer's lock.
+unsafe impl<L: Lock> Sections for Reading<'_, L> {
+    type Section<'a>
+        = L::Held<'a>
+    where
+        Self: 'a;
+
+    #[inline(always)]
+    fn enter(&self) -> L::Held<'_> {
+        self.0.read()
     }
 
-    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
-        lookups(self.1, seed, n, |head, key| {
-            // SAFETY: a node is freed when it has been unlinked under the writer's lock.
-            self.0.read(|| unsafe { find(head, key, |p| p.load(Relaxed)) })
-        })
-    }
-
-    fn gets(&mut self, n: u64) -> u64 {
-        let head = self.1.head(0);
-        // SAFETY: as above.
-        repeat(n, || self.0.read(|| unsafe { wrong(head, |p| p.load(Relaxed)) }))
-    }
-
-    fn walks(&mut self, n: u64) -> u64 {
-        let (head, sum) = (self.1.head(0), self.1.sum());
-        // SAFETY: as above.
-        repeat(n, || self.0.read(|| unsafe { walk(head, |p| p.load(Relaxed)) }) != sum)
+    #[inline(always)]
+    fn load(_: &L::Held<'_>, from: &AtomicPtr<Node>) -> *mut Node {
+        from.load(Relaxed)
     }
 }
 
@@ -118,9 +119,9 @@ mod tests {
     }
 
     impl Lock for Probe {
-        fn read<R>(&self, f: impl FnOnce() -> R) -> R {
-            self.write(f)
-        }
+        type Held<'a> = ();
+
+        fn read(&self) {}
 
         fn write<R>(&self, f: impl FnOnce() -> R) -> R {
             let _held = self.lock.lock().unwrap();

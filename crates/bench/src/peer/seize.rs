@@ -2,13 +2,14 @@
 //! seize (Hyaline), with a collector of its own per sample and the default batch size, except where
 //! a single grace period is timed.
 
-use super::{Peer, Reader, Writer, await_frees, find, lookups, repeat, walk, wrong};
+use super::side::{InSections, Sections};
+use super::{Peer, Reader, Writer, await_frees};
 use crate::clock;
 use crate::error::Result;
 use crate::table::{Node, Table, free, next_seed};
-use seize::{Collector, Guard};
-use std::sync::atomic::AtomicU64;
+use seize::{Collector, Guard, LocalGuard};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicPtr, AtomicU64};
 use std::time::Duration;
 
 #[derive(Default)]
@@ -36,7 +37,7 @@ impl Peer for Seize {
     fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
         let now = self.readers.fetch_add(1, Relaxed) + 1;
         self.most.fetch_max(now, Relaxed);
-        Box::new(Entering(self, table))
+        Box::new(InSections(table, Entering(self)))
     }
 
     fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
@@ -44,7 +45,7 @@ impl Peer for Seize {
     }
 }
 
-struct Entering<'a>(&'a Seize, &'a Table);
+struct Entering<'a>(&'a Seize);
 
 impl Drop for Entering<'_> {
     fn drop(&mut self) {
@@ -52,37 +53,21 @@ impl Drop for Entering<'_> {
     }
 }
 
-impl Reader for Entering<'_> {
-    fn empty(&mut self, n: u64) {
-        for _ in 0..n {
-            drop(self.0.collector.enter());
-        }
+// SAFETY: nodes are freed through the collector.
+unsafe impl Sections for Entering<'_> {
+    type Section<'a>
+        = LocalGuard<'a>
+    where
+        Self: 'a;
+
+    #[inline(always)]
+    fn enter(&self) -> LocalGuard<'_> {
+        self.0.collector.enter()
     }
 
-    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
-        lookups(self.1, seed, n, |head, key| {
-            let guard = self.0.collector.enter();
-            // SAFETY: loads are protected, and nodes are freed through the collector.
-            unsafe { find(head, key, |p| guard.protect(p, Acquire)) }
-        })
-    }
-
-    fn gets(&mut self, n: u64) -> u64 {
-        let head = self.1.head(0);
-        repeat(n, || {
-            let guard = self.0.collector.enter();
-            // SAFETY: as above.
-            unsafe { wrong(head, |p| guard.protect(p, Acquire)) }
-        })
-    }
-
-    fn walks(&mut self, n: u64) -> u64 {
-        let (head, sum) = (self.1.head(0), self.1.sum());
-        repeat(n, || {
-            let guard = self.0.collector.enter();
-            // SAFETY: as above.
-            unsafe { walk(head, |p| guard.protect(p, Acquire)) != sum }
-        })
+    #[inline(always)]
+    fn load(section: &LocalGuard<'_>, from: &AtomicPtr<Node>) -> *mut Node {
+        section.protect(from, Acquire)
     }
 }
 

@@ -2,8 +2,7 @@
 //! This project's traversals in parts, in a domain whose soft cap is below HP-BRCU's garbage.
 
 use super::reprieve::retire;
-use super::{Peer, Reader, Writer, await_frees, lookups};
-use crate::clock;
+use super::{Peer, Reader, Writer, lookups, replace_and_await};
 use crate::error::Result;
 use crate::table::{Node, Table};
 use reprieve::{Cap, Domain, Part, Section, Traversal};
@@ -88,12 +87,7 @@ impl Writer for User<'_> {
     }
 
     fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
-        let ledger = self.1.ledger();
-        ledger.stamp_frees();
-        let frees = ledger.freed() + ledger.garbage() + 1;
-        let start = clock::now();
-        self.replace(key);
-        await_frees(ledger, frees, start, || ())
+        replace_and_await(self.1, || self.replace(key), || ())
     }
 
     fn drain(&mut self) {

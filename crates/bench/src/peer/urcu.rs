@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! liburcu's flavors, through the functions of `c/functions.h`.
 
+use super::c::{InC, Loops};
 use super::{Peer, Reader, Writer, wait_and_free};
 use crate::error::Result;
 use crate::item::Item;
 use crate::subject::Flavor;
-use crate::table::{Chains, Node, Table};
+use crate::table::{Node, Table};
 use reprieve::structures::list::{HlistHead, ListHead};
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
@@ -14,10 +15,7 @@ use std::time::Duration;
 /// `struct functions` of `c/functions.h`: everything of one flavor.
 #[repr(C)]
 pub struct Functions {
-    empty: unsafe extern "C" fn(u64),
-    lookups: unsafe extern "C" fn(*const Chains, *mut u64, u64) -> u64,
-    gets: unsafe extern "C" fn(*const Chains, u64) -> u64,
-    walks: unsafe extern "C" fn(*const Chains, u64, u64) -> u64,
+    loops: &'static Loops,
     pub register: unsafe extern "C" fn(c_int),
     pub unregister: unsafe extern "C" fn(),
     synchronize: unsafe extern "C" fn(),
@@ -37,7 +35,6 @@ pub struct Functions {
     pub lfht_insert: unsafe extern "C" fn(*mut c_void, u64) -> c_int,
     pub lfht_remove: unsafe extern "C" fn(*mut c_void, u64) -> c_int,
     pub lfht_free: unsafe extern "C" fn(*mut c_void) -> c_int,
-    announced: Option<unsafe extern "C" fn(*const Chains, *mut u64, u64) -> u64>,
 }
 
 #[allow(improper_ctypes)] // C only passes pointers on to what Rust 1.85 complains of
@@ -64,7 +61,8 @@ pub struct Urcu(pub &'static Functions);
 
 impl Peer for Urcu {
     fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
-        Box::new(Registered(Thread::register(self.0, false), table))
+        // SAFETY: nodes are freed after grace periods of this flavor.
+        Box::new(unsafe { InC::new(self.0.loops, table, Thread::register(self.0, false)) })
     }
 
     fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
@@ -92,35 +90,8 @@ impl Drop for Thread {
 
 struct Registered<'a>(Thread, &'a Table);
 
-// SAFETY for all calls below: this thread is registered; the table has the layout that C expects,
-// and its nodes are freed after grace periods of this flavor.
-impl Reader for Registered<'_> {
-    fn empty(&mut self, n: u64) {
-        // SAFETY: see above.
-        unsafe { (self.0.0.empty)(n) };
-    }
-
-    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
-        // SAFETY: see above.
-        unsafe { (self.0.0.lookups)(self.1.chains(), seed, n) }
-    }
-
-    fn announced(&mut self, seed: &mut u64, n: u64) -> u64 {
-        // SAFETY: see above.
-        self.0.0.announced.map_or(n, |f| unsafe { f(self.1.chains(), seed, n) })
-    }
-
-    fn gets(&mut self, n: u64) -> u64 {
-        // SAFETY: see above.
-        unsafe { (self.0.0.gets)(self.1.chains(), n) }
-    }
-
-    fn walks(&mut self, n: u64) -> u64 {
-        // SAFETY: see above.
-        unsafe { (self.0.0.walks)(self.1.chains(), self.1.sum(), n) }
-    }
-}
-
+// SAFETY for all calls below: this thread is registered; nodes are freed after grace periods of
+// this flavor.
 impl Writer for Registered<'_> {
     fn replace(&mut self, key: u64) {
         // SAFETY: unlinked, and ours.
