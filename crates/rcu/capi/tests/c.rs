@@ -429,7 +429,7 @@ fn each_headers_example_in_c_and_cpp() {
     assert!(count >= 9, "{count}");
 }
 
-/// Every header by itself, in both languages, twice.
+/// Every header by itself, in both languages, twice, without warnings that C++ programs have on.
 #[test]
 fn headers_stand_alone() {
     let include = prefix().join("include");
@@ -441,17 +441,23 @@ fn headers_stand_alone() {
                 directories.push(path);
                 continue;
             }
-            let ways = [("cc", "c", "-std=gnu11"), ("c++", "cc", "-std=gnu++11")];
+            let (cast, useless) = ("-Wold-style-cast", "-Wuseless-cast");
             // Headers with the standard library's names are C++20.
-            let newer = [("c++", "cc", "-std=c++20"), ("clang++", "cc", "-std=c++20")];
-            let ways = if path.extension().is_some() { ways } else { newer };
-            for (compiler, suffix, standard) in ways {
+            let newer = path.extension().is_none();
+            let standard = if newer { "-std=c++20" } else { "-std=gnu++11" };
+            let ways: [(_, _, &[_]); 3] = [
+                ("c++", "cc", &[standard, cast, useless]),
+                ("clang++", "cc", &[standard, cast]),
+                ("cc", "c", &["-std=gnu11"]),
+            ];
+            for (compiler, suffix, options) in &ways[..if newer { 2 } else { 3 }] {
                 let source = scratch().join(format!("alone.{suffix}"));
                 let header = path.display();
                 fs::write(&source, format!("#include \"{header}\"\n#include \"{header}\"\nint main(void) {{ return 0; }}\n")).unwrap();
                 run(Command::new(compiler)
-                    .args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", standard, "-I"])
+                    .args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"])
                     .arg(&include)
+                    .args(*options)
                     .arg(format!("-I{}", include.join("reprieve/compat").display()))
                     .arg(&source));
             }
@@ -517,10 +523,16 @@ fn no_warnings_in_strict_cpp() {
     let text = "#include <reprieve/restart.h>
 #include <reprieve/urcu.h>
 #include <reprieve/cds.h>
+#include <reprieve/scan.h>
 #include <reprieve/stall.h>
 #include <reprieve/hint.h>
-struct node { int value; reprieve_head head; };
+#include <reprieve/ordered.h>
+#include <reprieve/prefixes.h>
+struct node { int value; reprieve_head head; reprieve_list_head link; cds_hlist_node hashed; };
 static node *current;
+static reprieve_list_head nodes = REPRIEVE_LIST_HEAD_INIT(nodes);
+static CDS_LIST_HEAD(list);
+static cds_hlist_head hash = CDS_HLIST_HEAD_INIT(hash);
 REPRIEVE_RESTARTABLE static uintptr_t look(const void *, void *result)
 {
 \t*static_cast<int *>(result) = reprieve_dereference(current)->value;
@@ -539,8 +551,27 @@ int main()
 \treprieve_protect(get, nullptr, &held);
 \treprieve_release(&held);
 \tnode *old = rcu_xchg_pointer(&current, static_cast<node *>(nullptr));
-\tdelete reprieve_container_of(&old->head, node, head);
-\treturn value;
+\trcu_set_pointer(&current, old);
+\trcu_assign_pointer(current, old);
+\treprieve_scan scan = REPRIEVE_SCAN_INIT(&nodes);
+\treprieve_list_add_rcu(&old->link, &nodes);
+\twhile (node *n = reprieve_scan_next_entry(&scan, node, link))
+\t\tvalue += n->value;
+\treprieve_scan_del(&old->link);
+\tnode *e, *next;
+\tcds_list_for_each_entry(e, &list, link) value++;
+\tcds_list_for_each_entry_rcu(e, &list, link) value++;
+\tcds_list_for_each_entry_safe(e, next, &list, link) value++;
+\tcds_hlist_for_each_entry_2(e, &hash, hashed) value++;
+\tcds_hlist_for_each_entry_rcu_2(e, &hash, hashed) value++;
+\tvalue += uatomic_add_return(&value, 1) + uatomic_xchg(&value, 2) + CMM_LOAD_SHARED(value);
+\tCMM_STORE_SHARED(value, 3);
+\tuatomic_set(&value, CMM_ACCESS_ONCE(value));
+\tvalue += uatomic_cmpxchg(&value, 1, 2) + uatomic_read(&value);
+\tnode *same = caa_container_of(&rcu_dereference(current)->head, node, head);
+\tint failed = !value || same != reprieve_container_of(&old->head, node, head);
+\tdelete old;
+\treturn failed;
 }
 ";
     fs::write(&strict, text).unwrap();

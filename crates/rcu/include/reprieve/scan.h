@@ -38,6 +38,11 @@
 #ifndef REPRIEVE_SCAN_H
 #define REPRIEVE_SCAN_H
 
+#ifdef __cplusplus
+/* C's casts; no warnings of a program's own strictness. */
+#pragma GCC system_header
+#endif
+
 #include <reprieve/list.h>
 #include <reprieve/restart.h>
 

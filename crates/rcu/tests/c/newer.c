@@ -23,6 +23,16 @@ int main(void)
 	int *none = NULL, CAA_COMBINE_TOKENS(joined, _name) = 7;
 	long x = 0;
 	cmm_annotate_define(group);
+#if !defined(__cplusplus) && __has_include(<urcu/wfcqueue.h>)
+	struct cds_wfcq_head head;
+	struct cds_wfcq_tail tail;
+	struct cds_wfcq_node node;
+
+	cds_wfcq_init(&head, &tail);
+	cds_wfcq_node_init(&node);
+	cds_wfcq_enqueue(&head, &tail, &node);
+	CHECK(cds_wfcq_dequeue_blocking(&head, &tail) == &node);
+#endif
 
 	uatomic_set(&x, 1);
 	uatomic_set(&x, 2, CMM_RELEASE);

@@ -19,6 +19,11 @@
 #ifndef REPRIEVE_COMPAT_URCU_RCULFQUEUE_H
 #define REPRIEVE_COMPAT_URCU_RCULFQUEUE_H
 
+#ifdef __cplusplus
+/* C's casts; no warnings of a program's own strictness. */
+#pragma GCC system_header
+#endif
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
