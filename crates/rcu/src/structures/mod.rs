@@ -147,6 +147,8 @@ pub(crate) mod node;
 pub(crate) mod pointer;
 
 #[cfg(not(loom))]
+mod calls;
+#[cfg(not(loom))]
 mod cell;
 #[cfg(not(loom))]
 mod copy;
@@ -161,6 +163,8 @@ pub mod ordered;
 pub mod prefix;
 #[cfg(not(loom))]
 mod scan;
+#[cfg(all(feature = "serde", not(loom)))]
+mod serialize;
 
 #[cfg(not(loom))]
 pub use cell::{Cell, Changed};

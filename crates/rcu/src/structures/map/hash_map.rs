@@ -215,11 +215,11 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.protect_hashed(key, self.hasher.hash_one(key))
+        self.protect_at(key, self.hasher.hash_one(key))
     }
 
     #[inline]
-    pub(super) fn protect_hashed<Q>(&self, key: &Q, hash: u64) -> Option<Held<'_, K, V>>
+    pub(super) fn protect_at<Q>(&self, key: &Q, hash: u64) -> Option<Held<'_, K, V>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -270,19 +270,5 @@ where
     pub fn iter_in<'g, G: ReadSide>(&'g self, guard: &'g G) -> IterIn<'g, K, V> {
         handle::check(&self.domain, guard);
         IterIn::new(&self.table)
-    }
-}
-
-impl<K, V, D, S> std::fmt::Debug for Map<K, V, D, S>
-where
-    K: Hash + Eq + Send + Sync + 'static + std::fmt::Debug,
-    V: Send + Sync + 'static + std::fmt::Debug,
-    D: Handle,
-    S: BuildHasher,
-{
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut map = f.debug_map();
-        self.iter().for_each(|item| _ = map.entry(item.key(), &*item));
-        map.finish()
     }
 }

@@ -20,10 +20,6 @@ pub(crate) mod table;
 #[cfg(not(loom))]
 mod builder;
 #[cfg(not(loom))]
-mod collect;
-#[cfg(not(loom))]
-mod entry;
-#[cfg(not(loom))]
 mod hash_map;
 #[cfg(not(loom))]
 mod iter;
@@ -31,20 +27,18 @@ mod iter;
 mod lookup;
 #[cfg(not(loom))]
 mod resize;
-#[cfg(all(feature = "serde", not(loom)))]
-mod serialize;
 #[cfg(not(loom))]
 mod write;
 
+#[cfg(not(loom))]
+pub use super::calls::Change;
 #[cfg(not(loom))]
 pub use super::held::Held;
 #[cfg(not(loom))]
 pub use builder::Builder;
 #[cfg(not(loom))]
-pub use entry::Entry;
-#[cfg(not(loom))]
 pub use hash_map::Map;
 #[cfg(not(loom))]
 pub use iter::{Iter, IterIn};
 #[cfg(not(loom))]
-pub use write::Change;
+pub use write::Entry;

@@ -97,12 +97,12 @@ impl<K, V> Item<K, V> {
     /// # Safety
     /// As for [`free`](Item::free).
     #[cfg(not(loom))]
-    pub(super) unsafe fn take(item: *mut Item<K, V>) -> (K, V) {
+    pub(super) unsafe fn take(item: *mut Item<K, V>) -> Pair<K, V> {
         // SAFETY: the caller's promise. Nothing else in an item needs a drop.
         unsafe {
-            let Pair { key, value } = (&raw const (*item).pair).read();
+            let pair = (&raw const (*item).pair).read();
             dealloc(item.cast(), Self::layout((*item).height));
-            (key, value)
+            pair
         }
     }
 

@@ -21,8 +21,6 @@
 pub(crate) mod links;
 
 #[cfg(not(loom))]
-mod collect;
-#[cfg(not(loom))]
 mod ordered_map;
 #[cfg(not(loom))]
 mod range;
@@ -32,8 +30,12 @@ mod search;
 mod write;
 
 #[cfg(not(loom))]
+pub use super::calls::Change;
+#[cfg(not(loom))]
 pub use super::held::Held;
 #[cfg(not(loom))]
 pub use ordered_map::OrderedMap;
 #[cfg(not(loom))]
-pub use range::{Range, RangeIn};
+pub use range::{Iter, Range, RangeIn};
+#[cfg(not(loom))]
+pub use write::Entry;

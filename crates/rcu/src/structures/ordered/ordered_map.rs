@@ -2,7 +2,7 @@
 //! The ordered map as programs use it: reads. `write` has the updates.
 
 use super::links::Levels;
-use super::range::{Range, RangeIn};
+use super::range::{Iter, Range, RangeIn};
 use super::search::{Hopped, Search, Slot, hop};
 use crate::read::guard::ReadSide;
 use crate::structures::handle::{self, Global, Handle};
@@ -236,7 +236,7 @@ where
     /// let map: reprieve::structures::OrderedMap<_, _> = [(2, "b"), (1, "a")].into_iter().collect();
     /// assert_eq!(map.iter().map(|item| *item).collect::<String>(), "ab");
     /// ```
-    pub fn iter(&self) -> Range<'_, K, RangeFull, K, V, D> {
+    pub fn iter(&self) -> Iter<'_, K, V, D> {
         self.range(..)
     }
 
@@ -272,18 +272,5 @@ where
     {
         // SAFETY: items are retired through this domain.
         unsafe { Search::run(&self.levels, &self.domain, |key| below(key.borrow()), None) }
-    }
-}
-
-impl<K, V, D> std::fmt::Debug for OrderedMap<K, V, D>
-where
-    K: Ord + Send + Sync + 'static + std::fmt::Debug,
-    V: Send + Sync + 'static + std::fmt::Debug,
-    D: Handle,
-{
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut map = f.debug_map();
-        self.iter().for_each(|item| _ = map.entry(item.key(), &*item));
-        map.finish()
     }
 }

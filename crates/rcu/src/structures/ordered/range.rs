@@ -13,7 +13,7 @@ use crate::structures::handle::Handle;
 use crate::structures::held::Held;
 use std::borrow::Borrow;
 use std::marker::PhantomData;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, RangeBounds, RangeFull};
 use std::ptr::null;
 
 /// Whether a key comes before a range.
@@ -45,6 +45,9 @@ pub struct Range<'m, Q: ?Sized, R, K, V, D> {
     over: bool,
     keys: PhantomData<fn(&Q)>,
 }
+
+/// All keys and values.
+pub type Iter<'m, K, V, D> = Range<'m, K, RangeFull, K, V, D>;
 
 impl<'m, Q: ?Sized, R, K, V, D: Handle> Range<'m, Q, R, K, V, D> {
     pub(super) fn new(levels: &'m Levels<K, V>, domain: &'m D, range: R) -> Self {

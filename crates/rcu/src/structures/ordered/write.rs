@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Updates of an ordered map, under its lock.
-//!
-//! > **Invariant.** No code of the program runs under the lock, except a key's `Ord`.
-//!
-//! A call that takes a function protects the key's item, asks the function, and then replaces or
-//! removes *that item*, as the calls of the hash map do (`map/write.rs`). If the map no longer has
-//! it, the call begins again.
-//!
-//! An old item is protected before it is retired, a new one before it is published. Either comes
-//! before any look into the slots that could let the item be freed.
+//! Updates of an ordered map, under its lock: what `calls` stands on.
 
 use super::links::{Item, LEVELS, Locked, Place};
 use super::ordered_map::OrderedMap;
-use crate::structures::handle::{self, Handle};
+use super::range::Iter;
+use crate::structures::calls::{Change, map_calls};
+use crate::structures::handle::{self, Global, Handle};
 use crate::structures::held::Held;
+use crate::structures::node::Pair;
 use crate::thread::head::Head;
 use std::borrow::Borrow;
 use std::mem::{ManuallyDrop, needs_drop, offset_of};
@@ -34,7 +28,7 @@ impl<K, V> New<K, V> {
         ManuallyDrop::new(self).0
     }
 
-    fn into_pair(self) -> (K, V) {
+    fn into_pair(self) -> Pair<K, V> {
         // SAFETY: ours.
         unsafe { Item::take(self.into_item()) }
     }
@@ -47,151 +41,28 @@ impl<K, V> Drop for New<K, V> {
     }
 }
 
+map_calls!(OrderedMap<K, V, D>: "OrderedMap", Ord);
+
+/// Searches begin at the head of the list.
+#[derive(Clone, Copy)]
+struct Start;
+
+impl<K, V> OrderedMap<K, V>
+where
+    K: Ord + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+{
+    fn sized(_: usize) -> Self {
+        OrderedMap::new()
+    }
+}
+
 impl<K, V, D> OrderedMap<K, V, D>
 where
     K: Ord + Send + Sync + 'static,
     V: Send + Sync + 'static,
     D: Handle,
 {
-    /// Sets the value of `key`, and returns the item that was there, protected.
-    ///
-    /// ```
-    /// let map = reprieve::structures::OrderedMap::new();
-    /// assert!(map.insert("a", 1).is_none());
-    /// assert_eq!(*map.insert("a", 2).unwrap(), 1);
-    /// ```
-    pub fn insert(&self, key: K, value: V) -> Option<Held<'_, K, V>> {
-        let new = self.item(key, value);
-        let locked = self.levels.lock();
-        let place = locked.find(|k| k.cmp(new.key()));
-        self.put(locked, &place, new.into_item())
-    }
-
-    /// Inserts `key` unless it is there.
-    ///
-    /// ```
-    /// let map = reprieve::structures::OrderedMap::new();
-    /// assert_eq!(map.insert_new("a", 1), Ok(()));
-    /// assert_eq!(map.insert_new("a", 2), Err(("a", 2)));
-    /// ```
-    ///
-    /// # Errors
-    /// The arguments, if it is.
-    pub fn insert_new(&self, key: K, value: V) -> Result<(), (K, V)> {
-        self.publish(self.item(key, value)).map(drop).map_err(New::into_pair)
-    }
-
-    /// The item of `key`, protected; inserts what `value` returns if there is none. If another
-    /// writer inserts one first, that is the result.
-    ///
-    /// ```
-    /// let map = reprieve::structures::OrderedMap::new();
-    /// assert_eq!(*map.get_or_insert_with("a", || 1), 1);
-    /// assert_eq!(*map.get_or_insert_with("a", || unreachable!()), 1);
-    /// ```
-    pub fn get_or_insert_with(&self, key: K, value: impl FnOnce() -> V) -> Held<'_, K, V> {
-        if let Some(held) = self.protect(&key) {
-            return held;
-        }
-        let mut new = self.item(key, value());
-        loop {
-            match self.publish(new) {
-                Ok(held) => return held,
-                Err(back) => new = back,
-            }
-            if let Some(held) = self.protect(new.key()) {
-                return held;
-            }
-        }
-    }
-
-    /// Read, copy, update: replaces the value of `key` by `f(&value)`; returns the item that was
-    /// there, protected. If another writer comes first, `f` runs again.
-    ///
-    /// ```
-    /// let map: reprieve::structures::OrderedMap<_, _> = [("a", 1)].into_iter().collect();
-    /// assert_eq!(*map.update("a", |value| value + 1).unwrap(), 1);
-    /// assert_eq!(*map.protect("a").unwrap(), 2);
-    /// assert!(map.update("b", |value| value + 1).is_none());
-    /// ```
-    pub fn update<Q>(&self, key: &Q, mut f: impl FnMut(&V) -> V) -> Option<Held<'_, K, V>>
-    where
-        K: Borrow<Q> + Clone,
-        Q: Ord + ?Sized,
-    {
-        loop {
-            let old = self.protect(key)?;
-            if self.replace(&old, f(&old)).is_ok() {
-                return Some(old);
-            }
-        }
-    }
-
-    /// Replaces the value of the item that the caller holds, if it is still in the map.
-    ///
-    /// ```
-    /// let map = reprieve::structures::OrderedMap::new();
-    /// map.insert("a", 1);
-    /// let first = map.protect("a").unwrap();
-    /// assert_eq!(map.replace(&first, 2), Ok(()));
-    /// assert_eq!(map.replace(&first, 3), Err(3));
-    /// assert_eq!((*first, *map.protect("a").unwrap()), (1, 2));
-    /// ```
-    ///
-    /// # Errors
-    /// The value, if it is not.
-    pub fn replace(&self, held: &Held<'_, K, V>, value: V) -> Result<(), V>
-    where
-        K: Clone,
-    {
-        let new = self.item(held.key().clone(), value);
-        match self.find_item(held) {
-            Some((locked, place)) => drop(self.put(locked, &place, new.into_item())),
-            None => return Err(new.into_pair().1),
-        }
-        Ok(())
-    }
-
-    /// Takes `key` out, and returns its item, protected.
-    ///
-    /// ```
-    /// let map: reprieve::structures::OrderedMap<_, _> = [("a".to_string(), 1)].into_iter().collect();
-    /// assert_eq!(*map.remove("a").unwrap(), 1);
-    /// assert!(map.remove("a").is_none());
-    /// ```
-    pub fn remove<Q>(&self, key: &Q) -> Option<Held<'_, K, V>>
-    where
-        K: Borrow<Q>,
-        Q: Ord + ?Sized,
-    {
-        let locked = self.levels.lock();
-        let place = locked.find(|k| k.borrow().cmp(key));
-        self.put(locked, &place, null_mut())
-    }
-
-    /// Takes `key` out if `f` says so of its value. If another writer comes first, `f` runs again.
-    ///
-    /// ```
-    /// let map: reprieve::structures::OrderedMap<_, _> = [("a", 1)].into_iter().collect();
-    /// assert!(map.remove_if("a", |value| *value > 1).is_none());
-    /// assert_eq!(*map.remove_if("a", |value| *value == 1).unwrap(), 1);
-    /// ```
-    pub fn remove_if<Q>(&self, key: &Q, mut f: impl FnMut(&V) -> bool) -> Option<Held<'_, K, V>>
-    where
-        K: Borrow<Q>,
-        Q: Ord + ?Sized,
-    {
-        loop {
-            let held = self.protect(key)?;
-            if !f(&held) {
-                return None;
-            }
-            if self.remove_item(&held) {
-                return Some(held);
-            }
-        }
-    }
-
     /// Takes the smallest key out.
     ///
     /// ```
@@ -208,35 +79,24 @@ where
         self.pop(Self::last)
     }
 
-    /// Removes the items for which `keep` does not hold: a scan, as [`iter`](OrderedMap::iter), for
-    /// which no grace period waits. An item that replaces one meanwhile may stay unseen.
-    ///
-    /// ```
-    /// let map: reprieve::structures::OrderedMap<_, _> = (0..9).map(|n| (n, n * n)).collect();
-    /// map.retain(|key, value| *key > 1 && *value < 10);
-    /// assert_eq!(map.len(), 2);
-    /// ```
-    pub fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) {
-        for held in self.iter() {
-            if !keep(held.key(), &held) {
-                self.remove_item(&held);
-            }
-        }
+    fn place<Q: ?Sized>(&self, _: &Q) -> Start {
+        Start
     }
 
-    /// Removes all keys, one by one. What is inserted meanwhile may stay.
-    ///
-    /// ```
-    /// let map: reprieve::structures::OrderedMap<_, _> = (0..9).map(|n| (n, n)).collect();
-    /// map.clear();
-    /// assert!(map.is_empty());
-    /// ```
-    pub fn clear(&self) {
-        self.retain(|_, _| false);
+    fn place_of(_: &Held<'_, K, V>) -> Start {
+        Start
     }
 
-    /// A new item: of height 1, 2, 3 and so on, each four times as rare as the one before.
-    fn item(&self, key: K, value: V) -> New<K, V> {
+    fn protect_at<Q>(&self, key: &Q, _: Start) -> Option<Held<'_, K, V>>
+    where
+        K: Borrow<Q>,
+        Q: Ord + ?Sized,
+    {
+        self.protect(key)
+    }
+
+    /// Of height 1, 2, 3 and so on, each four times as rare as the one before.
+    fn item(&self, _: Start, key: K, value: V) -> New<K, V> {
         // SplitMix64 (Steele, Lea, Flood 2014).
         let mut x = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -245,7 +105,12 @@ where
         New(Item::allocate(height.min(LEVELS), key, value))
     }
 
-    /// Inserts the item, and protects it, unless its key is there.
+    fn set(&self, new: New<K, V>) -> Option<Held<'_, K, V>> {
+        let locked = self.levels.lock();
+        let place = locked.find(|k| k.cmp(new.key()));
+        self.put(locked, &place, new.into_item())
+    }
+
     fn publish(&self, new: New<K, V>) -> Result<Held<'_, K, V>, New<K, V>> {
         let locked = self.levels.lock();
         let place = locked.find(|k| k.cmp(new.key()));
@@ -258,6 +123,32 @@ where
         let held = unsafe { Item::hold(handle::protect_own(&self.domain, item)) };
         self.put(locked, &place, item);
         Ok(held)
+    }
+
+    fn replace_item(&self, held: &Held<'_, K, V>, new: New<K, V>) -> Result<(), New<K, V>> {
+        match self.find_item(held) {
+            Some((locked, place)) => drop(self.put(locked, &place, new.into_item())),
+            None => return Err(new),
+        }
+        Ok(())
+    }
+
+    fn remove_item(&self, held: &Held<'_, K, V>) -> bool {
+        match self.find_item(held) {
+            Some((locked, place)) => drop(self.put(locked, &place, null_mut())),
+            None => return false,
+        }
+        true
+    }
+
+    fn take<Q>(&self, key: &Q, _: Start) -> Option<Held<'_, K, V>>
+    where
+        K: Borrow<Q>,
+        Q: Ord + ?Sized,
+    {
+        let locked = self.levels.lock();
+        let place = locked.find(|k| k.borrow().cmp(key));
+        self.put(locked, &place, null_mut())
     }
 
     fn pop<'m>(
@@ -279,15 +170,6 @@ where
         // SAFETY: null, or in the map.
         let item = unsafe { place.item.as_ref() }?;
         std::ptr::eq(&item.pair, held.pair()).then_some((locked, place))
-    }
-
-    /// Takes the item out, if it is still there.
-    fn remove_item(&self, held: &Held<'_, K, V>) -> bool {
-        match self.find_item(held) {
-            Some((locked, place)) => drop(self.put(locked, &place, null_mut())),
-            None => return false,
-        }
-        true
     }
 
     /// Puts `new`, or nothing, in the place, gives the lock up, and retires the item that was
