@@ -22,6 +22,7 @@ OUT = $(CARGO_TARGET_DIR)/release
 INIT = $(OUT)/reprieve-init
 ARM_TARGET = aarch64-unknown-linux-gnu
 MUSL_TARGET = x86_64-unknown-linux-musl
+OTHER_TARGETS = x86_64-unknown-freebsd x86_64-apple-darwin aarch64-apple-darwin
 # Where the C library registers no rseq, or the architecture has no sections.
 PLAIN_TESTS = --lib --test basic --test first_use --test structures
 # Emulation has no seccomp filters, its own System V IPC is not the kernel's, and thousands of forks
@@ -57,6 +58,7 @@ help:
 	@echo 'make test-arm  the runtime and System V IPC on aarch64, in emulation (part of make test; skipped without rustup'"'"'s target)'
 	@echo 'make test-publish  that the runtime can be published (part of make test)'
 	@echo 'make test-musl  the runtime with musl (part of make test; skipped without rustup'"'"'s target)'
+	@echo 'make test-others that the runtime compiles for FreeBSD and macOS (part of make test; skipped without rustup'"'"'s targets)'
 	@echo 'make test-oldest  that all compiles with Rust $(OLDEST_RUST), the oldest that it is for (part of make test; skipped without rustup'"'"'s toolchain)'
 	@echo 'make test-slice  time-slice extensions of rseq, on a kernel built with them (part of make test-lab)'
 	@echo 'make test-programs  Debian'"'"'s PostgreSQL, Redis, Chromium and others with what Reprieve preloads: a line each (part of make test-lab)'
@@ -152,7 +154,7 @@ test-workspace:
 		CARGO='$(CARGO)' TEST_FLAGS='$(TEST_FLAGS)' scripts/run-tests
 
 # Models find the same each time: scripts/repeat-tests leaves them out.
-BESIDE = test-oldest test-publish test-rcu test-models test-arm test-musl
+BESIDE = test-oldest test-publish test-others test-rcu test-models test-arm test-musl
 test-beside: LOG = $(CARGO_TARGET_DIR)/test-beside.log
 test-beside:
 	@$(MAKE) --no-print-directory -j1 PARALLEL= $(BESIDE) >$(LOG) 2>&1; \
@@ -206,6 +208,16 @@ test-musl: setup-test
 	else \
 		echo 'make test-musl: skipped, rustc has no standard library for it: rustup target add $(MUSL_TARGET)' >&2; \
 	fi
+
+# The runtime (plain sections) on other systems. Nothing is linked, so there is nothing to run.
+test-others: setup-test
+	@for target in $(OTHER_TARGETS); do \
+		if [ -d "$$(rustc --print target-libdir --target $$target)" ]; then \
+			(set -x; $(CARGO) check --locked --target $$target -p reprieve) || exit 1; \
+		else \
+			echo "make test-others: skipped, rustc has no standard library for it: rustup target add $$target" >&2; \
+		fi; \
+	done
 
 # New syntax compiles here whatever rust-version says. In a directory of its own, as above.
 test-oldest:
@@ -303,4 +315,4 @@ ifneq ($(PARALLEL),yes)
 .NOTPARALLEL:
 endif
 
-.PHONY: help demo bench pictures setup setup-test setup-lab build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-musl test-publish test-oldest test-slice test-programs test-lab fmt install install-lib deb uninstall clean
+.PHONY: help demo bench pictures setup setup-test setup-lab build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-musl test-others test-publish test-oldest test-slice test-programs test-lab fmt install install-lib deb uninstall clean

@@ -32,9 +32,7 @@ impl std::fmt::Display for Error {
             ),
             Error::StackSignal { signal } => write!(
                 f,
-                "signal {signal} has a handler already, or is no real-time signal ({} to {}): choose another for stacks",
-                libc::SIGRTMIN(),
-                libc::SIGRTMAX()
+                "signal {signal} has a handler already, or is no real-time signal (SIGRTMIN to SIGRTMAX on Linux): choose another for stacks"
             ),
         }
     }

@@ -87,7 +87,7 @@ pub(crate) static DESCRIPTOR: Descriptor = Descriptor {
 };
 
 // Relative, so that the note needs no relocation and may lie in a read-only segment.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))]
 std::arch::global_asm!(
     ".pushsection .note.reprieve, \"a\", %note",
     ".balign 4",

@@ -125,8 +125,8 @@
     allow(dead_code, reason = "a model uses the protocols, not what is built on them")
 )]
 
-#[cfg(not(target_os = "linux"))]
-compile_error!("this crate needs Linux: membarrier and rseq are its system calls");
+#[cfg(not(any(target_os = "linux", target_os = "freebsd", target_vendor = "apple")))]
+compile_error!("this crate needs Linux, or with plain sections alone FreeBSD or macOS");
 
 mod callback;
 mod grace;

@@ -45,9 +45,7 @@ pub(crate) fn start(reclaimer: &Arc<Reclaimer>, index: usize) -> bool {
 /// Binds this thread to the CPU, if its creator was allowed to run there: queues are numbered as
 /// CPUs are, and queue 0 has a worker even if the program may not run on CPU 0.
 fn bind(cpu: usize) {
-    // SAFETY: numbers that do not fit are not looked up.
-    let allowed = |set| cpu < libc::CPU_SETSIZE as usize && unsafe { libc::CPU_ISSET(cpu, &set) };
-    if sys::affinity().is_some_and(allowed) {
+    if sys::may_use(cpu) {
         sys::bind(cpu);
     }
 }

@@ -6,7 +6,7 @@
 //! C's headers annotate what is in line. `abi.rs` annotates the functions that C calls.
 
 /// The address of a function of the sanitizer's, or 0.
-#[cfg(all(target_arch = "x86_64", not(loom)))]
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom)))]
 macro_rules! entry {
     ($name:literal) => {{
         let found: usize;
@@ -24,17 +24,17 @@ macro_rules! entry {
 }
 /// Accesses before a [`release`] of the same address happen before this returns.
 pub(crate) fn acquire(address: usize) {
-    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom)))]
     call(address, entry!("__tsan_acquire"));
-    #[cfg(any(loom, not(target_arch = "x86_64")))]
+    #[cfg(any(loom, not(all(target_arch = "x86_64", target_os = "linux"))))]
     let _ = address;
 }
 
 /// See [`acquire`].
 pub(crate) fn release(address: usize) {
-    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom)))]
     call(address, entry!("__tsan_release"));
-    #[cfg(any(loom, not(target_arch = "x86_64")))]
+    #[cfg(any(loom, not(all(target_arch = "x86_64", target_os = "linux"))))]
     let _ = address;
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn clock() -> usize {
     (&raw const CLOCK).addr()
 }
 
-#[cfg(all(target_arch = "x86_64", not(loom)))]
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom)))]
 #[inline]
 fn call(address: usize, function: usize) {
     if function != 0 {

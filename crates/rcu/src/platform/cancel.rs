@@ -17,9 +17,9 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
 }
 
-/// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
+/// `PTHREAD_CANCEL_DISABLE`.
 #[cfg(not(loom))]
-const DISABLE: libc::c_int = 1;
+const DISABLE: libc::c_int = if cfg!(target_vendor = "apple") { 0 } else { 1 };
 
 #[cfg(not(loom))]
 impl CancelDisabled {

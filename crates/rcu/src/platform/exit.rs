@@ -2,7 +2,7 @@
 //! Runs a function in each round of destructors when a thread exits.
 
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// Rounds of destructors that the C library is bound to make (`PTHREAD_DESTRUCTOR_ITERATIONS` is at
 /// least 4).
@@ -12,13 +12,13 @@ const ROUNDS: usize = 4;
 pub(crate) type AtExit = fn(bool);
 
 /// [`NO_KEY`], or the key.
-static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
+static KEY: AtomicU64 = AtomicU64::new(NO_KEY);
 /// The program had taken all keys.
-const NO_KEY: u32 = u32::MAX;
+const NO_KEY: u64 = u64::MAX;
 /// glibc keeps the values of its first keys in the thread's descriptor, and allocates from the heap
 /// at the thread's first value of a later one. Ours is among the first if it was made before
 /// `main`.
-const FIRST_KEYS: u32 = 32;
+const FIRST_KEYS: u64 = 32;
 /// The function that runs at a thread's exit. A folder above enters it: this one cannot name it.
 static AT_EXIT: AtomicPtr<AtExit> = AtomicPtr::new(null_mut());
 
@@ -28,7 +28,7 @@ pub(super) fn create_key() {
     let mut key = 0;
     // SAFETY: the destructor is a function of this image, which `start::pin` keeps loaded.
     let created = unsafe { libc::pthread_key_create(&mut key, Some(destructor)) } == 0;
-    KEY.store(if created { key } else { NO_KEY }, Ordering::Relaxed);
+    KEY.store(if created { key as u64 } else { NO_KEY }, Ordering::Relaxed);
 }
 
 /// Whether threads run anything when they exit.
@@ -51,15 +51,16 @@ pub(crate) fn run_at_thread_exit(f: &'static AtExit) {
     let key = KEY.load(Ordering::Relaxed);
     // SAFETY: the key exists. A value that is there counts the rounds of an exit, perhaps, of which
     // there are not more because another key's destructor calls this.
-    if key != NO_KEY && unsafe { libc::pthread_getspecific(key) }.is_null() {
+    if key != NO_KEY && unsafe { libc::pthread_getspecific(key as libc::pthread_key_t) }.is_null() {
         set(key, ROUNDS);
     }
 }
 
-fn set(key: u32, rounds: usize) {
+fn set(key: u64, rounds: usize) {
+    let value = std::ptr::without_provenance(rounds);
     // SAFETY: the key exists; the value is a number that nobody follows. Only a thread's first
     // value can be refused, for want of memory: see `allocates`.
-    unsafe { libc::pthread_setspecific(key, std::ptr::without_provenance(rounds)) };
+    unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, value) };
 }
 
 /// `value`: the rounds to come, this one included.
@@ -87,7 +88,7 @@ mod tests {
         // SAFETY: a key without a destructor.
         let take = || unsafe {
             let mut key = 0;
-            (libc::pthread_key_create(&mut key, None) == 0).then_some(key)
+            (libc::pthread_key_create(&mut key, None) == 0).then_some(u64::from(key))
         };
         let support = || {
             let support = crate::support();

@@ -147,7 +147,7 @@ fn variable(name: &CStr, value: &CStr) -> bool {
     // SAFETY: the environment is not written while the process starts; getenv returns null or a
     // string. A program with more privileges than its caller ignores the environment.
     unsafe {
-        if libc::getauxval(libc::AT_SECURE) != 0 {
+        if sys::privileged() {
             return false;
         }
         let found = libc::getenv(name.as_ptr());
@@ -277,9 +277,9 @@ pub(crate) fn end_self_test(test: SelfTest, result: Restartable) -> Option<Resta
 
 /// Sleeps until the self-test has ended. False if that takes longer than [`PATIENCE`].
 pub(crate) fn await_self_test(test: SelfTest) -> bool {
-    // SAFETY: errno's location is this thread's own. A lookup leaves errno alone.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // A lookup leaves errno alone.
+    let errno = sys::errno();
+    // SAFETY: this thread's own.
     let before = unsafe { *errno };
     let start = sys::since_boot();
     while RESTARTABLE.load(Ordering::Acquire) == test.0 {

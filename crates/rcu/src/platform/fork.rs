@@ -32,6 +32,7 @@ impl Handlers {
 #[derive(Clone, Copy)]
 pub(crate) enum Part {
     Threads,
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     Stacks,
     CpuThreads,
     Domains,
@@ -119,9 +120,9 @@ fn end() {
     unsafe {
         let blocked = (*BLOCKED.0.get()).take();
         ONE.unlock();
-        let errno = *libc::__errno_location();
+        let errno = *sys::errno();
         drop(blocked);
-        *libc::__errno_location() = errno;
+        *sys::errno() = errno;
     }
 }
 
@@ -225,9 +226,9 @@ mod tests {
             prepare();
             libc::raise(libc::SIGUSR1);
             assert_eq!(FORKED.load(Ordering::SeqCst), 1);
-            *libc::__errno_location() = libc::EAGAIN;
+            *sys::errno() = libc::EAGAIN;
             parent();
-            assert_eq!(*libc::__errno_location(), libc::EAGAIN);
+            assert_eq!(*sys::errno(), libc::EAGAIN);
         }
         assert_eq!(FORKED.load(Ordering::SeqCst), 2);
     }

@@ -3,15 +3,15 @@
 //! thread's `rseq_cs` field is, and on which CPU the thread runs.
 
 /// Whether this file supports the architecture.
-pub(crate) const SUPPORTED: bool = cfg!(target_arch = "x86_64");
+pub(crate) const SUPPORTED: bool = cfg!(all(target_arch = "x86_64", target_os = "linux"));
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) const CPU_ID: usize = 4;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) const RSEQ_CS: usize = 8;
 
 /// Where the calling thread's `rseq_cs` field is, if the C library registered the thread.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) fn rseq_cs() -> Option<usize> {
     let (offset, size, thread): (*const isize, *const u32, usize);
     // SAFETY: reads two GOT entries, null if the symbols are not defined, and the thread pointer.
@@ -41,14 +41,14 @@ pub(crate) fn rseq_cs() -> Option<usize> {
 }
 
 /// The CPU the calling thread runs on. `cs` is from [`rseq_cs`].
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) fn current_cpu(cs: usize) -> u32 {
     // SAFETY: `cs` is from `rseq_cs`, and lies in this thread's rseq area.
     unsafe { ((cs - RSEQ_CS + CPU_ID) as *const u32).read_volatile() }
 }
 
 /// Whether the calling thread has a shadow stack.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) fn shadow_stack() -> bool {
     let pointer: usize;
     // SAFETY: `rdsspq rax`, written as bytes for assemblers that do not know it: reads the shadow
@@ -64,17 +64,17 @@ pub(crate) fn shadow_stack() -> bool {
     pointer != 0
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 pub(crate) fn rseq_cs() -> Option<usize> {
     None
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 pub(crate) fn current_cpu(_: usize) -> u32 {
     0
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 pub(crate) fn shadow_stack() -> bool {
     false
 }

@@ -16,7 +16,8 @@ const DONE: u32 = u32::MAX;
 /// handlers that they register have to be outside of ours, whose locks they may take. (Numbers up
 /// to 100 are the implementation's; sanitizers begin at 1.)
 #[used]
-#[unsafe(link_section = ".init_array.00099")]
+#[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func,mod_init_funcs"))]
+#[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00099"))]
 static BEFORE_MAIN: extern "C" fn() = ensure;
 
 /// Runs the start-up if it has not run yet.

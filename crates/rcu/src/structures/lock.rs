@@ -6,13 +6,13 @@
 //! The runtime's own lock of four bytes stays where grace periods and callbacks lock: a leader is
 //! waited for as long as a grace period takes, and the child of a fork makes these locks free.
 
-#[cfg(any(loom, not(feature = "hint")))]
+#[cfg(any(loom, not(feature = "hint"), not(target_os = "linux")))]
 pub(crate) use crate::platform::lock::Lock;
 
-#[cfg(all(feature = "hint", not(loom)))]
+#[cfg(all(feature = "hint", target_os = "linux", not(loom)))]
 pub(crate) use real::Lock;
 
-#[cfg(all(feature = "hint", not(loom)))]
+#[cfg(all(feature = "hint", target_os = "linux", not(loom)))]
 mod real {
     use reprieve_hint::lock_api::RawMutex as _;
     use reprieve_hint::{RawMutex, Spins};

@@ -118,7 +118,7 @@ impl Thread {
 const TABLE_BYTES: usize = 2 * MAX_DOMAINS * size_of::<*const Record>();
 
 /// This thread's block. Only this thread may use it.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[inline(always)]
 pub(crate) fn this() -> *mut Thread {
     let thread: *mut Thread;
@@ -135,7 +135,7 @@ pub(crate) fn this() -> *mut Thread {
     thread
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 std::arch::global_asm!(
     ".pushsection .tbss.reprieve_thread,\"awT\",@nobits",
     ".balign 64",
@@ -150,7 +150,7 @@ std::arch::global_asm!(
     size = const size_of::<Thread>(),
 );
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 #[inline(always)]
 pub(crate) fn this() -> *mut Thread {
     use std::cell::UnsafeCell;
@@ -192,7 +192,7 @@ pub(crate) fn ready() -> Option<(*mut Thread, usize)> {
 ///
 /// # Safety
 /// The block is this thread's, in an attempt.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[inline(always)]
 pub(crate) unsafe fn leave(thread: *mut Thread) {
     // SAFETY: the caller's promise. `cs` is loaded again so that the attempt need not keep it in a
@@ -324,7 +324,7 @@ pub(crate) fn existing(index: usize) -> Option<&'static Record> {
 
 /// See `abi`.
 pub(crate) fn reader_offset() -> isize {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     {
         let pointer: usize;
         // SAFETY: reads the thread pointer.
@@ -334,20 +334,21 @@ pub(crate) fn reader_offset() -> isize {
         }
         (this().addr() + std::mem::offset_of!(Thread, shared)).wrapping_sub(pointer) as isize
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
     0
 }
 
 /// Before the process registers for hints (`reprieve_hint`'s own, of a higher number): tells those
 /// who look at readers from outside where to find this process's.
+#[cfg(all(feature = "hint", target_os = "linux"))]
 #[used]
 #[unsafe(link_section = ".init_array.00099")]
-static SHOW_READERS: extern "C" fn() = show_readers;
-
-extern "C" fn show_readers() {
-    #[cfg(feature = "hint")]
-    reprieve_hint::set_reader_block(reader_offset());
-}
+static SHOW_READERS: extern "C" fn() = {
+    extern "C" fn show_readers() {
+        reprieve_hint::set_reader_block(reader_offset());
+    }
+    show_readers
+};
 
 fn register(index: usize) -> &'static Record {
     start::ensure();

@@ -25,19 +25,23 @@
 //! guard to other threads, but makes no such system call. A record that a thread left behind with a
 //! leaked guard is never released, only reported.)
 
-#[cfg(not(loom))]
+#[cfg(all(target_os = "linux", not(loom)))]
 pub(crate) mod boost;
+#[cfg(not(target_os = "linux"))]
+mod other;
 #[cfg(not(loom))]
 pub(crate) mod report;
-#[cfg(not(loom))]
+#[cfg(all(target_os = "linux", not(loom)))]
 pub(crate) mod stack;
-#[cfg(not(loom))]
+#[cfg(all(target_os = "linux", not(loom)))]
 mod symbol;
 #[cfg(not(loom))]
 pub(crate) mod task;
 #[cfg(not(loom))]
 mod watcher;
 
+#[cfg(not(target_os = "linux"))]
+use other::{boost, stack, symbol};
 #[cfg(not(loom))]
 pub use report::{Laggard, Stall, State};
 #[cfg(not(loom))]

@@ -20,12 +20,14 @@ pub(crate) fn monotonic() -> Duration {
 
 /// Nanoseconds since boot, time asleep included: the clock that the kernel stamps the start of
 /// threads with.
+#[cfg(target_os = "linux")]
 pub(crate) fn since_boot() -> u64 {
     clock(libc::CLOCK_BOOTTIME).unwrap_or(0)
 }
 
 /// CPU time of a thread of this process, in nanoseconds, exact to the moment even if it is running.
 /// `None` if there is none of this id.
+#[cfg(target_os = "linux")]
 pub(crate) fn cpu_time(thread: u32) -> Option<u64> {
     // The kernel's CPUCLOCK_SCHED (2) and CPUCLOCK_PERTHREAD_MASK (4), as pthread_getcpuclockid
     // makes it.
@@ -44,6 +46,7 @@ fn clock(id: libc::clockid_t) -> Option<u64> {
     (result == 0).then(|| now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
+#[cfg(target_os = "linux")]
 pub(crate) fn sleep(time: Duration) {
     let time = timespec(time);
     // Not the C library's function, which is a cancellation point (pthread_cancel): the leader of a

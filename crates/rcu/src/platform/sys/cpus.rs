@@ -60,6 +60,12 @@ pub(crate) fn affinity() -> Option<libc::cpu_set_t> {
 }
 
 /// How many CPUs a `cpu_set_t` has.
+/// Whether this thread may run on that CPU.
+pub(crate) fn may_use(cpu: usize) -> bool {
+    // SAFETY: numbers that do not fit are not looked up.
+    affinity().is_some_and(|set| cpu < CPU_SET && unsafe { libc::CPU_ISSET(cpu, &set) })
+}
+
 const CPU_SET: usize = libc::CPU_SETSIZE as usize;
 
 /// The CPUs that the process might use when it started, 64 in each word.

@@ -10,6 +10,7 @@ pub(crate) fn sched_param(priority: i32) -> libc::sched_param {
 }
 
 /// This thread's real-time priority, if it has one.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) fn real_time_priority() -> Option<i32> {
     let mut priority = sched_param(0);
     // SAFETY: the kernel fills the parameter in.

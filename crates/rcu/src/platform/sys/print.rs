@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Standard error, and the end of the process.
 
-use super::{PipeSignalBlocked, sleep};
+use super::{PipeSignalBlocked, errno, sleep};
 use std::time::{Duration, Instant};
 
 /// Prints to standard error, without a lock that another thread may hold. Text that a full pipe or
@@ -21,14 +21,14 @@ pub(crate) fn print(text: &str) {
         let mut ready = libc::pollfd { fd: stderr.fd, events: libc::POLLOUT, revents: 0 };
         let left = deadline.saturating_duration_since(Instant::now()).as_millis() as i32;
         // SAFETY: one descriptor; errno's location is this thread's own.
-        match unsafe { (libc::poll(&mut ready, 1, left), *libc::__errno_location()) } {
+        match unsafe { (libc::poll(&mut ready, 1, left), *errno()) } {
             (1, _) if ready.revents == libc::POLLOUT => {}
             (-1, libc::EINTR) if Instant::now() < deadline => continue,
             _ => return,
         }
         let written = stderr.write(&rest[..rest.len().min(CHUNK)]);
         // SAFETY: errno's location is this thread's own.
-        match written.try_into().map_err(|_| unsafe { *libc::__errno_location() }) {
+        match written.try_into().map_err(|_| unsafe { *errno() }) {
             Ok(0) => return,
             Ok(written) => rest = &rest[written..],
             // Or another writer was quicker.
@@ -50,19 +50,29 @@ impl Stderr {
     /// room for less. So it is opened once more, not to sleep: a flag of descriptor 2 itself would
     /// change for all who share it. If it cannot be opened, descriptor 2 has to do.
     fn open() -> Stderr {
-        // SAFETY: plain data that the call fills in; a string. A bare system call, which is no
-        // cancellation point.
+        // SAFETY: plain data that the call fills in.
         unsafe {
             let mut file: libc::stat = std::mem::zeroed();
             let kind = if libc::fstat(2, &mut file) == 0 { file.st_mode & libc::S_IFMT } else { 0 };
-            let mut fd = -1;
-            if kind == libc::S_IFIFO || kind == libc::S_IFCHR && libc::isatty(2) == 1 {
-                let flags = libc::O_WRONLY | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
-                let path = c"/proc/self/fd/2".as_ptr();
-                fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags) as i32;
-            }
+            let sleeps = kind == libc::S_IFIFO || kind == libc::S_IFCHR && libc::isatty(2) == 1;
+            let fd = if sleeps { Stderr::open_again() } else { -1 };
             Stderr { fd: if fd >= 0 { fd } else { 2 }, socket: kind == libc::S_IFSOCK }
         }
+    }
+
+    /// Negative if it cannot be. Bare system calls, here and to close it, which are no cancellation
+    /// points.
+    #[cfg(target_os = "linux")]
+    fn open_again() -> i32 {
+        let flags = libc::O_WRONLY | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
+        let path = c"/proc/self/fd/2".as_ptr();
+        // SAFETY: a string.
+        unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags) as i32 }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn open_again() -> i32 {
+        -1
     }
 
     fn write(&self, bytes: &[u8]) -> isize {
@@ -78,6 +88,7 @@ impl Stderr {
     }
 }
 
+#[cfg(target_os = "linux")]
 impl Drop for Stderr {
     fn drop(&mut self) {
         if self.fd != 2 {

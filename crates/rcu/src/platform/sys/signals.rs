@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Signals kept away from a thread for a while.
 
+use super::errno;
+#[cfg(not(target_os = "linux"))]
+use super::other::take_signal;
+
 /// Blocks all signals while it lives, so that no handler runs in the middle of a registration.
 /// Keeps `errno`.
 pub(crate) struct SignalsBlocked {
@@ -13,7 +17,7 @@ impl SignalsBlocked {
         // SAFETY: the sets are plain data which sigfillset and pthread_sigmask fill in; errno's
         // location is this thread's own.
         unsafe {
-            let errno = *libc::__errno_location();
+            let errno = *errno();
             let mut all: libc::sigset_t = std::mem::zeroed();
             let mut old: libc::sigset_t = std::mem::zeroed();
             libc::sigfillset(&mut all);
@@ -28,7 +32,7 @@ impl Drop for SignalsBlocked {
         // SAFETY: `old` was filled in by pthread_sigmask in `new`.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &self.old, std::ptr::null_mut());
-            *libc::__errno_location() = self.errno;
+            *errno() = self.errno;
         }
     }
 }
@@ -63,20 +67,23 @@ impl PipeSignalBlocked {
 
 impl Drop for PipeSignalBlocked {
     fn drop(&mut self) {
-        /// The kernel's signal set.
-        const BYTES: usize = 8;
-        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: plain data; `old` was filled in by `new`. A bare system call, which is no
-        // cancellation point: takes the signal if there is one.
-        unsafe {
-            if !self.pending {
-                let (set, none) =
-                    (PipeSignalBlocked::set(), std::ptr::null_mut::<libc::siginfo_t>());
-                libc::syscall(libc::SYS_rt_sigtimedwait, &set, none, &now, BYTES);
-            }
-            libc::pthread_sigmask(libc::SIG_SETMASK, &self.old, std::ptr::null_mut());
+        if !self.pending {
+            take_signal(&PipeSignalBlocked::set());
         }
+        // SAFETY: `old` was filled in by `new`.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.old, std::ptr::null_mut()) };
     }
+}
+
+/// Takes a signal that is pending.
+#[cfg(target_os = "linux")]
+fn take_signal(set: &libc::sigset_t) {
+    /// The kernel's signal set.
+    const BYTES: usize = 8;
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let none = std::ptr::null_mut::<libc::siginfo_t>();
+    // SAFETY: plain data. A bare system call, which is no cancellation point.
+    unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, set, none, &now, BYTES) };
 }
 
 #[cfg(test)]

@@ -1,27 +1,53 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Threads: their ids, and those that the runtime starts.
 
+#[cfg(not(target_os = "linux"))]
+use super::other::set_name;
 use super::signals::SignalsBlocked;
 
+/// Where the calling thread's `errno` is.
+#[cfg(target_os = "linux")]
+pub(crate) fn errno() -> *mut i32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::__errno_location() }
+}
+
+#[cfg(target_os = "linux")]
 pub(crate) fn thread_id() -> u32 {
     // SAFETY: gettid has no preconditions.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
 /// Whether this process has a thread of that id, dead or not. True when in doubt.
+#[cfg(target_os = "linux")]
 pub(crate) fn exists_here(thread: u32) -> bool {
     // SAFETY: signal 0 is not delivered.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) == 0 || !no_such_process() }
 }
 
 /// The same of any thread and process.
+#[cfg(target_os = "linux")]
 pub(crate) fn exists(thread: u32) -> bool {
     // SAFETY: as above.
     unsafe { libc::kill(thread as libc::pid_t, 0) == 0 || !no_such_process() }
 }
 
+#[cfg(target_os = "linux")]
 fn no_such_process() -> bool {
     std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
+#[cfg(target_os = "linux")]
+fn set_name(name: &Name) {
+    // SAFETY: a string, since the last byte is 0.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// Whether the program has more privileges than its caller.
+#[cfg(target_os = "linux")]
+pub(crate) fn privileged() -> bool {
+    // SAFETY: no preconditions.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// A thread of the runtime. Not the standard library's: in the child of a fork that library's locks
@@ -55,7 +81,7 @@ impl Stack {
 }
 
 /// The kernel cuts a name off at 15 bytes.
-type Name = [u8; 16];
+pub(super) type Name = [u8; 16];
 
 impl Thread {
     /// Starts one with all signals blocked, so that handlers run on the program's own threads.
@@ -69,8 +95,7 @@ impl Thread {
         extern "C" fn run<F: FnOnce()>(body: *mut libc::c_void) -> *mut libc::c_void {
             // SAFETY: what `start` has made.
             let (name, f) = *unsafe { Box::from_raw(body.cast::<(Name, F)>()) };
-            // SAFETY: a string.
-            unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+            set_name(&name);
             f();
             std::ptr::null_mut()
         }

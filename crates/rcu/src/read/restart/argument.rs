@@ -27,7 +27,7 @@ pub(super) union Argument<'a, L> {
 }
 
 /// A result that fits into two registers.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[repr(C)]
 pub(super) union Output<T: Copy> {
     pub(super) words: [Register; 2],

@@ -31,13 +31,19 @@
 //! After [`RESTARTS`] restarts a lookup runs in a plain section, which cannot be sent back: a storm
 //! of grace periods, or a debugger that single-steps, delays it and cannot starve it. Grace periods
 //! wait for that section as long as it takes, so long traversals go in parts (`traversal`).
+//!
+//! # Other architectures and systems
+//! Every lookup runs in a plain section there. For aarch64 the assembly goes into a file next to
+//! `x86_64.rs`, with the same items: the descriptor and abort handler (signature 0xd428bc00),
+//! `arm`/`disarm` as a store to `tpidr_el0 + __rseq_offset + 8`, `enter!` with x19-x30, d8-d15 and
+//! sp, the probe, and `start_helper`; filling a slot is `stlr` there. Linux 6.19 on arm64 did not
+//! abort every preempted section: the self-test decides.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[path = "x86_64.rs"]
 pub(crate) mod arch;
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "other.rs"]
-pub(crate) mod arch;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod probe;
 pub(crate) mod section;
 pub(crate) mod selftest;
 pub(crate) mod traversal;
@@ -148,9 +154,9 @@ const fn largest<L: Lookup>() -> usize {
 }
 
 mod argument;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod armed;
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 mod armed {
     use super::Lookup;
 

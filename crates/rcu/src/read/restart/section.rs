@@ -29,7 +29,7 @@ pub unsafe trait Word: Copy {
 
 /// Whether the loads are in line whatever the optimization level of the crate that they are
 /// compiled for.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(super) const ASSEMBLY: bool = cfg!(all(target_arch = "x86_64", debug_assertions));
 
 macro_rules! words {

@@ -41,7 +41,7 @@
 //! compiler was told to mark everything, or the loader to ignore marks, so start-up looks
 //! ([`shadow_stack`]) and then lookups run in plain sections.
 
-use super::selftest::Probe;
+use super::probe::Probe;
 use crate::platform::rseq::{CPU_ID, RSEQ_CS};
 #[cfg(doc)]
 use crate::platform::rseq::{rseq_cs, shadow_stack};
@@ -133,7 +133,7 @@ global_asm!(
     probe_cpu = const offset_of!(Probe, cpu),
     probe_entered = const offset_of!(Probe, entered),
     probe_stop = const offset_of!(Probe, stop),
-    saw_stop = const super::selftest::SAW_STOP,
+    saw_stop = const super::probe::SAW_STOP,
 );
 
 unsafe extern "C" {
