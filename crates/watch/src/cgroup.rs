@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where cgroups are, and which have a limit of their CPU time or memory.
-//!
-//! Under sched_ext limits of CPU time are the scheduler's to keep, so guard has to know of each of
-//! them.
+//! Where cgroups are, and their limits of CPU time and memory.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 /// Levels of cgroups that are looked at.
 const DEPTH: usize = 256;
@@ -123,40 +118,6 @@ fn is_roots(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|file| file.uid() == 0)
 }
 
-/// The directories of cgroups with a limit, by ID: that of the directory's inode.
-#[derive(Default)]
-pub struct Limited {
-    known: BTreeMap<u64, PathBuf>,
-    looked: Option<Instant>,
-}
-
-/// All cgroups are looked at this often at most: there may be thousands, also of any user's.
-const AGAIN: Duration = Duration::from_secs(5);
-
-impl Limited {
-    /// At least those of `wanted`, but for some that are new.
-    pub fn paths(&mut self, wanted: &[u64]) -> &BTreeMap<u64, PathBuf> {
-        let new = wanted.iter().any(|id| !self.known.contains_key(id));
-        if new && self.looked.is_none_or(|at| at.elapsed() >= AGAIN) {
-            let files = all_limited().into_iter();
-            let directories = files.filter_map(|file| file.parent().map(Path::to_owned));
-            let id = |path: PathBuf| Some((fs::metadata(&path).ok()?.ino(), path));
-            self.known = directories.filter_map(id).collect();
-            self.looked = Some(Instant::now());
-        }
-        &self.known
-    }
-}
-
-/// All of them.
-pub fn all_limited() -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for hierarchy in hierarchies() {
-        limited_below(&hierarchy.at, hierarchy.version, DEPTH, &mut found);
-    }
-    found
-}
-
 /// The limit, set by root, under which a thread is: the file that says so.
 pub fn limited_thread(tid: u32) -> Option<PathBuf> {
     let text = fs::read_to_string(format!("/proc/{tid}/cgroup")).ok()?;
@@ -209,16 +170,6 @@ fn limit(directory: &Path, version: Version) -> Option<PathBuf> {
     version.limits(&fs::read_to_string(&file).unwrap_or_default()).then_some(file)
 }
 
-fn limited_below(directory: &Path, version: Version, depth: usize, found: &mut Vec<PathBuf>) {
-    found.extend(limit(directory, version));
-    let (Ok(entries), Some(depth)) = (fs::read_dir(directory), depth.checked_sub(1)) else {
-        return;
-    };
-    for entry in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
-        limited_below(&entry.path(), version, depth, found);
-    }
-}
-
 /// A cgroup for tests whose processes may have a quota of CPU time.
 #[cfg(test)]
 pub struct Quota(PathBuf, Version);
@@ -262,31 +213,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_found_at_any_depth() {
+    fn a_limit_is_found_above() {
         for (version, none, some) in
             [(Version::Two, "max 100000\n", "50000 100000\n"), (Version::One, "-1\n", "50000\n")]
         {
             let root = tempfile::tempdir().unwrap();
             let deep = root.path().join("a/b/c");
             fs::create_dir_all(&deep).unwrap();
-            let limited = || {
-                let mut found = Vec::new();
-                limited_below(root.path(), version, DEPTH, &mut found);
-                found
-            };
-            assert!(limited().is_empty());
-            fs::write(deep.join(version.file()), none).unwrap();
-            assert!(limited().is_empty());
             fs::write(deep.join(version.file()), some).unwrap();
-            assert_eq!(limited(), [deep.join(version.file())], "{version:?}");
             fs::write(deep.join("cpu.stat"), "nr_periods 20\nnr_throttled 3\n").unwrap();
             let found = bandwidth(&deep, version).unwrap();
             assert_eq!(
                 (found.quota.as_str(), found.periods, found.throttled),
                 (some.trim(), 20, 3)
             );
-            fs::write(root.path().join("a").join(version.file()), some).unwrap();
-            assert_eq!(limited().len(), 2, "{version:?}");
             fs::write(root.path().join("a").join(version.file()), none).unwrap();
             let above =
                 |path| along(root.path(), path).find_map(|directory| limit(&directory, version));

@@ -4,7 +4,7 @@
 //! called and whether it still has a name.
 
 use super::raw::read_process;
-use reprieve_guest::vmm::{maps, process};
+use reprieve_guest::vmm::maps::{self, Mapping};
 use reprieve_hint::abi::region::{BYTES, MAGIC, VERSION, View, is_region, publish};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,15 +24,14 @@ pub struct Region {
 impl Region {
     /// The region that the process has mapped. `None`: it has none, or it may not be looked for.
     pub fn find(pid: u32) -> Option<Region> {
-        let maps = process::file(pid, "maps", maps::LIST_MAX).ok()?;
-        let maps = String::from_utf8_lossy(&maps);
-        let is_one = |address| {
+        let is_one = |address: &u64| {
             let mut head = [0; 8];
-            read_process(pid, address, &mut head).is_ok()
+            read_process(pid, *address, &mut head).is_ok()
                 && head == *[MAGIC.to_ne_bytes(), VERSION.to_ne_bytes()].as_flattened()
         };
-        let mut candidates = maps.lines().filter_map(shared_mapping).take(CANDIDATES);
-        let address = candidates.find(|&address| is_one(address))?;
+        let fits = |m: &Mapping| m.shared && m.writable && m.offset == 0 && m.len() == BYTES as u64;
+        let maps = maps::read(pid).ok()?.into_iter().filter(fits).take(CANDIDATES);
+        let address = maps.map(|mapping| mapping.start).find(is_one)?;
         Some(Region { pid, address })
     }
 
@@ -80,33 +79,5 @@ impl Writer {
     /// If the file cannot be written.
     pub fn publish(&self, beat: u64, vcpus: &[(u32, u32)]) -> io::Result<()> {
         publish(&self.0, beat, vcpus)
-    }
-}
-
-/// A line of `/proc/PID/maps`: the start of a mapping that may be a region's.
-fn shared_mapping(line: &str) -> Option<u64> {
-    let mut words = line.split_ascii_whitespace();
-    let (range, rights, offset) = (words.next()?, words.next()?, words.next()?);
-    let (start, end) = range.split_once('-')?;
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    let (start, end) = (number(start)?, number(end)?);
-    let fits = end.checked_sub(start)? == BYTES as u64 && number(offset)? == 0;
-    (fits && rights == "rw-s").then_some(start)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::shared_mapping;
-
-    #[test]
-    fn only_shared_mappings_of_that_size_are_looked_at() {
-        let line = "7f0000000000-7f0000100000 rw-s 00000000 00:18 7 /dev/shm/a b";
-        assert_eq!(shared_mapping(line), Some(0x7f00_0000_0000));
-        for (from, to) in [("rw-s", "rw-p"), ("100000 rw", "200000 rw"), (" 00000000", " 00001000")]
-        {
-            assert_eq!(shared_mapping(&line.replace(from, to)), None, "{to}");
-        }
-        assert_eq!(shared_mapping("7f-"), None);
-        assert_eq!(shared_mapping(""), None);
     }
 }

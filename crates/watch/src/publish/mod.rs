@@ -11,11 +11,11 @@ mod places;
 mod program;
 mod socket;
 
+use crate::raw::clock;
 use places::{Claim, Move};
 use program::Program;
 use reprieve_hint::abi::{Hello, LINES, MAGIC, VERSION, Welcome};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::{ClockId, clock_gettime};
 pub use socket::make_directory;
 use socket::{Connection, Listener, Silent};
 use std::io;
@@ -85,7 +85,7 @@ impl Server {
         let program = Program::load()?;
         let listener = Listener::bind(path)?;
         // Not the same in two servers: what a process remembers of the last one means nothing.
-        let keys = now();
+        let keys = clock::now_ns();
         Ok(Server { program, listener, silent: Silent::default(), clients: vec![], keys })
     }
 
@@ -224,11 +224,6 @@ impl Server {
 /// the eBPF program reads its memory by them, and nobody else's.
 fn sensible(hello: &Hello) -> bool {
     (hello.magic, hello.version) == (MAGIC, VERSION) && hello.lines as usize <= LINES
-}
-
-fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]

@@ -4,13 +4,12 @@
 //! stopped.
 
 use super::{Counts, Error};
+use crate::raw::{complaints, keep_complaint, lacks_right, storage};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject, ProgramInput};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramInput};
 use reprieve_hint::abi::{Hello, PROCESSES};
 use skeleton::{PublishSkel, PublishSkelBuilder, types};
-use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Mutex;
 
 /// Written by libbpf-cargo from `bpf/publish.bpf.c`.
 #[allow(clippy::undocumented_unsafe_blocks, clippy::all, clippy::pedantic)]
@@ -19,29 +18,32 @@ mod skeleton {
 }
 
 pub struct Program {
-    /// Borrows `storage`; dropped before it.
-    skel: ManuallyDrop<PublishSkel<'static>>,
-    storage: *mut MaybeUninit<OpenObject>,
-    _links: [Link; 5],
+    _links: Vec<Link>,
+    skel: PublishSkel<'static>,
 }
-
-// SAFETY: `storage` is a box of this alone; everything else may be sent.
-unsafe impl Send for Program {}
 
 impl Program {
     pub fn load() -> Result<Program, Error> {
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep_complaint)));
-        let storage = Box::into_raw(Box::new(MaybeUninit::uninit()));
-        // SAFETY: a box of its own, freed only where no skeleton exists: below on error, else in
-        // `drop`.
-        let borrowed = unsafe { &mut *storage };
-        let loaded = load(borrowed);
-        let (skel, links) = loaded.inspect_err(|_| {
-            // SAFETY: made above; the skeleton that borrowed it is gone.
-            drop(unsafe { Box::from_raw(storage) });
-        })?;
-        let skel = ManuallyDrop::new(skel);
-        let program = Program { skel, storage, _links: links };
+        let open = PublishSkelBuilder::default().open(storage()).map_err(refused("open"))?;
+        let skel = open.load().map_err(refused("load"))?;
+        // From now on, only the program writes to it: descriptors of it that may only read cannot
+        // be mapped.
+        let page = MapHandle::try_from(&skel.maps.page).map_err(refused("map"))?;
+        page.freeze().map_err(refused("freeze"))?;
+        let programs = &skel.progs;
+        let programs = [
+            &programs.publish_switch,
+            &programs.publish_wakeup,
+            &programs.publish_wakeup_new,
+            &programs.publish_exec,
+            &programs.publish_exit,
+        ];
+        let mut links = Vec::new();
+        for program in programs {
+            links.push(program.attach().map_err(refused("attach"))?);
+        }
+        let program = Program { _links: links, skel };
         // The page's head.
         program.reset(PROCESSES, 0)?;
         Ok(program)
@@ -116,59 +118,13 @@ impl Program {
     }
 }
 
-impl Drop for Program {
-    fn drop(&mut self) {
-        // SAFETY: dropped once; `storage` after what borrows it.
-        unsafe {
-            ManuallyDrop::drop(&mut self.skel);
-            drop(Box::from_raw(self.storage));
-        }
-    }
-}
-
-type Parts = (PublishSkel<'static>, [Link; 5]);
-
-fn load(storage: &'static mut MaybeUninit<OpenObject>) -> Result<Parts, Error> {
-    let open = PublishSkelBuilder::default().open(storage).map_err(refused("open"))?;
-    let skel = open.load().map_err(refused("load"))?;
-    // From now on, only the program writes to it: descriptors of it that may only read cannot be
-    // mapped.
-    let page = MapHandle::try_from(&skel.maps.page).map_err(refused("map"))?;
-    page.freeze().map_err(refused("freeze"))?;
-    let links = [
-        skel.progs.publish_switch.attach().map_err(refused("attach"))?,
-        skel.progs.publish_wakeup.attach().map_err(refused("attach"))?,
-        skel.progs.publish_wakeup_new.attach().map_err(refused("attach"))?,
-        skel.progs.publish_exec.attach().map_err(refused("attach"))?,
-        skel.progs.publish_exit.attach().map_err(refused("attach"))?,
-    ];
-    Ok((skel, links))
-}
-
 fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
-    move |error| match error.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => {
-            Error::Missing { what: "the right to load eBPF programs", hint: "run it as root" }
+    move |error| {
+        if lacks_right(&error) {
+            let (what, hint) = ("the right to load eBPF programs", "run it as root");
+            return Error::Missing { what, hint };
         }
-        _ => {
-            let complaints =
-                std::mem::take(&mut *COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner()));
-            let message = format!("{error:#}; it needs Linux 5.18 or newer with BTF. {complaints}");
-            Error::Bpf { step, message }
-        }
-    }
-}
-
-/// The first lines that libbpf says about the last failure.
-static COMPLAINTS: Mutex<String> = Mutex::new(String::new());
-const COMPLAINTS_MAX: usize = 4000;
-
-fn keep_complaint(_: libbpf_rs::PrintLevel, text: String) {
-    let mut kept = COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner());
-    for line in text.lines() {
-        if kept.len() < COMPLAINTS_MAX {
-            kept.push_str(line.trim());
-            kept.push_str("; ");
-        }
+        let message = format!("{}; it needs Linux 5.18 or newer with BTF", complaints(&error));
+        Error::Bpf { step, message }
     }
 }

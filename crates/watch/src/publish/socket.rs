@@ -4,10 +4,15 @@
 use super::{Error, places};
 use reprieve_guest::vmm::process;
 use reprieve_hint::abi::{Hello, Welcome};
+use rustix::io::Errno;
+use rustix::net::{
+    self, AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
 use std::fs;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +21,8 @@ use std::path::{Path, PathBuf};
 const MOST_SILENT: usize = 64;
 /// How many may have connected before the server looks.
 pub const QUEUE: i32 = 128;
+
+const SOCKETS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// The socket, at its path until this is dropped.
 pub struct Listener {
@@ -49,34 +56,10 @@ impl AsFd for Connection {
     }
 }
 
-fn check(result: i64) -> io::Result<i64> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
 fn socket() -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: a new descriptor of our own.
-    unsafe { Ok(OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, kind, 0).into())? as i32)) }
+    let kind = SocketType::SEQPACKET;
+    Ok(net::socket_with(AddressFamily::UNIX, kind, SOCKETS, None)?)
 }
-
-fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
-    // SAFETY: plain data.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let bytes = path.as_os_str().as_bytes();
-    if bytes.len() >= address.sun_path.len() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "longer than a socket's path may be",
-        ));
-    }
-    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
-        *to = *from as libc::c_char;
-    }
-    Ok(address)
-}
-
-const ADDRESS: libc::socklen_t = size_of::<libc::sockaddr_un>() as libc::socklen_t;
 
 impl Listener {
     /// Listens at `path`, in place of a server that is gone. Everybody may connect: what a process
@@ -87,34 +70,28 @@ impl Listener {
             make_directory(directory).map_err(io)?;
         }
         remove_dead(path)?;
-        let (socket, address) = (socket().map_err(io)?, address(path).map_err(io)?);
-        // SAFETY: the address is valid for its size.
-        let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), ADDRESS) };
-        check(bound.into()).map_err(io)?;
+        let socket = socket().map_err(io)?;
+        let bound = SocketAddrUnix::new(path).and_then(|address| net::bind(&socket, &address));
+        bound.map_err(|error| io(error.into()))?;
         let listener = Listener { socket, path: path.to_owned() };
         fs::set_permissions(path, fs::Permissions::from_mode(0o666)).map_err(io)?;
-        // SAFETY: no memory is passed.
-        check(unsafe { libc::listen(listener.socket.as_raw_fd(), QUEUE) }.into()).map_err(io)?;
+        net::listen(&listener.socket, QUEUE).map_err(|error| io(error.into()))?;
         Ok(listener)
     }
 
     /// A process that connected.
     pub fn accept(&self) -> Option<Connection> {
-        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: a new descriptor of our own; the credentials are valid for their size.
-        unsafe {
-            let none = std::ptr::null_mut();
-            let fd = libc::accept4(self.socket.as_raw_fd(), none, none.cast(), flags);
-            let socket = OwnedFd::from_raw_fd(check(fd.into()).ok()? as i32);
-            let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-            let mut size = size_of_val(&peer) as libc::socklen_t;
-            let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-            let to = (&raw mut peer).cast();
-            check(libc::getsockopt(socket.as_raw_fd(), level, name, to, &mut size).into()).ok()?;
-            // 0: a process that this one cannot see.
-            let pid = u32::try_from(peer.pid).ok().filter(|&pid| pid != 0)?;
-            Some(Connection { socket, pid, id: peer.uid, user: process::user(pid)? })
+        let socket = net::accept_with(&self.socket, SOCKETS).ok()?;
+        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut size = size_of_val(&peer) as libc::socklen_t;
+        let (level, name, to) = (libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast());
+        // SAFETY: the credentials are valid for their size.
+        if unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, to, &mut size) } != 0 {
+            return None;
         }
+        // 0: a process that this one cannot see.
+        let pid = u32::try_from(peer.pid).ok().filter(|&pid| pid != 0)?;
+        Some(Connection { socket, pid, id: peer.uid, user: process::user(pid)? })
     }
 }
 
@@ -147,11 +124,9 @@ fn remove_dead(path: &Path) -> Result<(), Error> {
         }
         Ok(_) => {}
     }
-    let (socket, address) = (socket().map_err(io)?, address(path).map_err(io)?);
-    // SAFETY: the address is valid for its size.
-    let connected =
-        unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), ADDRESS) };
-    if connected == 0 || io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock {
+    let socket = socket().map_err(io)?;
+    let connected = SocketAddrUnix::new(path).and_then(|address| net::connect(&socket, &address));
+    if matches!(connected, Ok(()) | Err(Errno::AGAIN)) {
         return Err(Error::Taken(path.to_owned()));
     }
     fs::remove_file(path).map_err(io)
@@ -176,27 +151,15 @@ impl Connection {
 
     /// Answers with a descriptor of the page.
     pub fn welcome(&self, welcome: &Welcome, page: BorrowedFd<'_>) -> io::Result<()> {
-        // Room and alignment for the header and one descriptor.
-        let mut control = [0u64; 8];
-        let mut part = libc::iovec {
-            iov_base: std::ptr::from_ref(welcome).cast_mut().cast(),
-            iov_len: size_of::<Welcome>(),
-        };
-        // SAFETY: the message describes buffers that are valid for their lengths; the control
-        // message is laid out by the C library's macros and fits.
-        unsafe {
-            let mut message: libc::msghdr = std::mem::zeroed();
-            message.msg_iov = &mut part;
-            message.msg_iovlen = 1;
-            message.msg_control = control.as_mut_ptr().cast();
-            message.msg_controllen = libc::CMSG_SPACE(4) as _;
-            let header = libc::CMSG_FIRSTHDR(&message);
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(4) as _;
-            libc::CMSG_DATA(header).cast::<i32>().write_unaligned(page.as_raw_fd());
-            check(libc::sendmsg(self.socket.as_raw_fd(), &message, libc::MSG_NOSIGNAL) as i64)?;
-        }
+        let at = std::ptr::from_ref(welcome).cast();
+        // SAFETY: integers without gaps between them.
+        let bytes = unsafe { std::slice::from_raw_parts(at, size_of::<Welcome>()) };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let page = [page];
+        control.push(SendAncillaryMessage::ScmRights(&page));
+        let parts = [IoSlice::new(bytes)];
+        net::sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL)?;
         Ok(())
     }
 }

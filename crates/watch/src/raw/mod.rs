@@ -11,7 +11,9 @@ mod times;
 
 pub use confine::confine;
 pub use process::{read_process, read_words};
-pub use program::{Program, Settings, complaints, count_run_time, keep_complaint, lacks_right};
+pub use program::{
+    Program, Settings, complaints, count_run_time, keep_complaint, lacks_right, storage,
+};
 pub use shared::{Plain, Shared};
 pub use skeleton::types;
 pub use times::{Step, Times};

@@ -11,7 +11,7 @@ use libbpf_rs::{
     Link, MapCore, MapFlags, MapHandle, OpenObject, ProgramInput, RingBufferBuilder, libbpf_sys,
 };
 use std::io;
-use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
+use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Mutex;
 
@@ -36,11 +36,9 @@ const EVENTS_BYTES: u32 = 8 << 20;
 const EVENTS_NONE: u32 = 4096;
 
 pub struct Program {
-    /// Borrows `storage`; dropped before it.
-    skel: ManuallyDrop<WatchSkel<'static>>,
-    storage: *mut MaybeUninit<OpenObject>,
     /// The program's attachments, for as long as it is loaded.
     _links: [Link; 3],
+    skel: WatchSkel<'static>,
     threads: MapHandle,
     /// The host's KVM is Intel's.
     vmx: bool,
@@ -50,39 +48,15 @@ pub struct Program {
     variables: Shared<u64>,
 }
 
-// SAFETY: `storage` is a box of this alone; everything else may be sent.
-unsafe impl Send for Program {}
 // SAFETY: methods that take `&self` only make system calls and access shared arrays.
 unsafe impl Sync for Program {}
 
 impl Program {
     pub fn load(settings: &Settings) -> Result<Program, Error> {
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep_complaint)));
-        let storage = Box::into_raw(Box::new(MaybeUninit::uninit()));
-        // SAFETY: a box of its own, freed only where no skeleton exists: below on error, else in
-        // `drop`.
-        let borrowed = unsafe { &mut *storage };
-        let opened = open(settings, borrowed).and_then(|skel| {
-            let parts = attach(&skel, settings)?;
-            Ok((skel, parts))
-        });
-        match opened {
-            Ok((skel, (links, threads, vcpus, vms, variables))) => Ok(Program {
-                skel: ManuallyDrop::new(skel),
-                storage,
-                _links: links,
-                threads,
-                vmx: settings.vmx,
-                vcpus,
-                vms,
-                variables,
-            }),
-            Err(error) => {
-                // SAFETY: made above; the skeleton that borrowed it is gone.
-                drop(unsafe { Box::from_raw(storage) });
-                Err(error)
-            }
-        }
+        let skel = open(settings)?;
+        let (_links, threads, vcpus, vms, variables) = attach(&skel, settings)?;
+        Ok(Program { _links, skel, threads, vmx: settings.vmx, vcpus, vms, variables })
     }
 
     /// The arrays of vCPUs and of VMs, for another program that reads the same.
@@ -215,16 +189,6 @@ impl Program {
     }
 }
 
-impl Drop for Program {
-    fn drop(&mut self) {
-        // SAFETY: dropped once, and `storage`, made by `load`, after what borrows it.
-        unsafe {
-            ManuallyDrop::drop(&mut self.skel);
-            drop(Box::from_raw(self.storage));
-        }
-    }
-}
-
 /// Has the kernel count the run time of eBPF programs for as long as the descriptor lives.
 pub fn count_run_time() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
@@ -236,11 +200,13 @@ pub fn count_run_time() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn open(
-    settings: &Settings,
-    storage: &'static mut MaybeUninit<OpenObject>,
-) -> Result<WatchSkel<'static>, Error> {
-    let mut open = WatchSkelBuilder::default().open(storage).map_err(refused("open"))?;
+/// Room for a loaded object: a pointer, which is not freed.
+pub fn storage() -> &'static mut MaybeUninit<OpenObject> {
+    Box::leak(Box::new(MaybeUninit::uninit()))
+}
+
+fn open(settings: &Settings) -> Result<WatchSkel<'static>, Error> {
+    let mut open = WatchSkelBuilder::default().open(storage()).map_err(refused("open"))?;
     let rodata = open.maps.rodata_data.as_deref_mut();
     if let Some(rodata) = rodata {
         rodata.with_events = settings.events;
@@ -371,7 +337,6 @@ fn telling(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Times;
     use super::*;
 
     #[test]
@@ -447,82 +412,5 @@ mod tests {
         assert_eq!((numbers(later), later.graces.max_ns), ((0, 1), 0));
         // The grace period began before its guest was watched.
         assert_eq!(numbers(end_of_grace(constants::NO_SEQ, SECOND)), (0, 0));
-    }
-
-    /// Nanoseconds per context switch of two threads that wake each other up on one CPU. `partner`
-    /// is told the thread that is watched, if any; that one calls `each` before it goes.
-    fn switch_ns(partner: impl FnOnce(u32), each: impl Fn() + Send + 'static) -> f64 {
-        const ROUNDS: u32 = 200_000;
-        let pin = || {
-            // SAFETY: plain integers; the set is read only.
-            unsafe {
-                let mut set: libc::cpu_set_t = std::mem::zeroed();
-                libc::CPU_SET(0, &mut set);
-                libc::sched_setaffinity(0, size_of_val(&set), &set);
-            }
-        };
-        let (mut here, mut there) = std::os::unix::net::UnixStream::pair().unwrap();
-        let (tell, told) = std::sync::mpsc::channel();
-        let echo = std::thread::spawn(move || {
-            use std::io::{Read, Write};
-            pin();
-            // SAFETY: no preconditions.
-            tell.send(unsafe { libc::gettid() } as u32).unwrap();
-            let mut byte = [0];
-            while there.read_exact(&mut byte).is_ok() {
-                each();
-                there.write_all(&byte).unwrap();
-            }
-        });
-        let run = move || {
-            use std::io::{Read, Write};
-            pin();
-            let mut byte = [0];
-            let start = std::time::Instant::now();
-            for _ in 0..ROUNDS {
-                here.write_all(&byte).unwrap();
-                here.read_exact(&mut byte).unwrap();
-            }
-            start.elapsed().as_nanos() as f64 / f64::from(ROUNDS * 2)
-        };
-        partner(told.recv().unwrap());
-        let ns = std::thread::spawn(run).join().unwrap();
-        echo.join().unwrap();
-        ns
-    }
-
-    #[test]
-    #[ignore = "a measurement, for a quiet machine: prints what a context switch costs with and without"]
-    fn what_a_context_switch_costs() {
-        let settings = Settings { vcpus: 16, vms: 4, ..Settings::default() };
-        for round in 0..3 {
-            let bare = switch_ns(|_| {}, || {});
-            let program = std::sync::Arc::new(Program::load(&settings).unwrap());
-            let other = switch_ns(|_| {}, || {});
-            let own = std::process::id();
-            let watch = |slot: usize| {
-                let program = program.clone();
-                move |tid| {
-                    program.vcpus.set_field(slot, offset_of!(types::vcpu, tgid), own);
-                    program.watch_thread(tid, slot as u32).unwrap();
-                }
-            };
-            let watched = switch_ns(watch(3), || {});
-            // As if the thread had not been seen to get its CPU.
-            let unseen = program.clone();
-            let caught_up = switch_ns(watch(4), move || {
-                let doing = types::doing::DOING_BLOCKED.0;
-                unseen.vcpus.set_field(4, offset_of!(types::vcpu, doing), doing);
-            });
-            let costs = program.costs();
-            let (runs, ns) = costs.iter().fold((0, 0), |s, c| (s.0 + c.runs, s.1 + c.total_ns));
-            let times = Times::of(costs.iter().map(|cost| &cost.steps[..]));
-            let median = times.median_ns.unwrap();
-            eprintln!(
-                "round {round}: ns per switch: bare {bare:.0}, another thread's {other:.0}, watched {watched:.0}, unseen before {caught_up:.0}; \
-                 by its own count {} of {runs}, median {median}",
-                ns / runs.max(1)
-            );
-        }
     }
 }

@@ -34,10 +34,6 @@ const REPETITIONS: usize = ATTEMPTS - 1;
 const HURRY: Duration = Duration::from_millis(50);
 /// Time for which a VM that ended is still shown.
 const FAREWELL: Duration = Duration::from_secs(10);
-/// A process whose memory takes longer to read than this is given up when its region is looked for,
-/// with the thread that looks; and after so many threads no more regions are looked for.
-const HANGS: Duration = Duration::from_secs(10);
-const GIVEN_UP_MOST: u32 = 16;
 /// The symbols and types kept of all guests take this part of the host's memory at most, and
 /// this part of what this process may have.
 const OF_HOST: u64 = 16;
@@ -58,8 +54,8 @@ impl Machines {
 enum Message {
     /// The VMMs that run and were not known.
     Found(Vec<(Key, Option<String>)>),
-    /// The VM's region was looked for, by the helper with that number, for that long.
-    Region(u32, Key, Option<Region>, Duration),
+    /// The VM's region was looked for, for that long.
+    Region(Key, Option<Region>, Duration),
     /// The VMM has answered.
     Described(Key, vmm::Vm, Sender<bool>),
     /// With the CPU time that it took.
@@ -75,11 +71,11 @@ enum Message {
 /// A thread that answers one request at a time, and that nobody waits for.
 struct Helper<T> {
     requests: Sender<T>,
-    /// The request whose answer is awaited, and since when.
-    busy: Option<(T, Instant)>,
+    /// An answer is awaited.
+    busy: bool,
 }
 
-impl<T: Clone + Send + 'static> Helper<T> {
+impl<T: Send + 'static> Helper<T> {
     /// `answer` gives each request's answer.
     fn start(
         name: &str,
@@ -94,24 +90,12 @@ impl<T: Clone + Send + 'static> Helper<T> {
             }
         };
         std::thread::Builder::new().name(name.into()).spawn(run)?;
-        Ok(Helper { requests, busy: None })
+        Ok(Helper { requests, busy: false })
     }
 
     fn ask(&mut self, request: T) {
-        self.busy = Some((request.clone(), Instant::now()));
-        if self.requests.send(request).is_err() {
-            self.busy = None;
-        }
+        self.busy = self.requests.send(request).is_ok();
     }
-}
-
-/// Looks for regions, as the helper with that number.
-fn look_for_regions(messages: &Sender<Message>, number: u32) -> std::io::Result<Helper<Key>> {
-    Helper::start("watch-regions", messages, move |key: Key| {
-        let start = Instant::now();
-        let found = Region::find(key.pid);
-        Message::Region(number, key, found, start.elapsed())
-    })
 }
 
 /// Ends the thread when dropped, and waits for it, unless it hangs.
@@ -136,6 +120,11 @@ impl DiscoveryThread {
         let mut finder = Finder::default();
         let find =
             move |known: HashSet<u32>| Message::Found(finder.find(|pid| known.contains(&pid)));
+        let look = |key: Key| {
+            let start = Instant::now();
+            let found = Region::find(key.pid);
+            Message::Region(key, found, start.elapsed())
+        };
         let mut state = State {
             machines,
             slots,
@@ -143,8 +132,7 @@ impl DiscoveryThread {
             which,
             interval,
             finder: Helper::start("watch-finder", &messages, find)?,
-            regions: look_for_regions(&messages, 0)?,
-            given_up: 0,
+            regions: Helper::start("watch-regions", &messages, look)?,
             room_for_guests: room_for_guests(),
             messages: own,
             stop: stop.clone(),
@@ -181,8 +169,6 @@ struct State {
     interval: Duration,
     finder: Helper<HashSet<u32>>,
     regions: Helper<Key>,
-    /// Helpers before that one, which hang.
-    given_up: u32,
     /// Bytes for what is kept of guests.
     room_for_guests: usize,
     messages: Sender<Message>,
@@ -213,7 +199,7 @@ impl State {
         let mut machines = self.machines.lock();
         let over = |m: &Machine| m.ended().is_some_and(|at| at.elapsed() >= FAREWELL);
         machines.retain(|_, machine| !over(machine));
-        if self.finder.busy.is_none() {
+        if !self.finder.busy {
             let run = machines.values().filter(|machine| machine.runs());
             self.finder.ask(run.map(|machine| machine.key.pid).collect());
         }
@@ -289,15 +275,7 @@ impl State {
         self.attempts.retain(|attempt| !attempt.is_finished());
         let mut hurried = false;
         let mut machines = self.machines.lock();
-        let hangs = self.regions.busy.filter(|(_, since)| since.elapsed() >= HANGS);
-        if let Some((key, _)) = hangs.filter(|_| self.given_up < GIVEN_UP_MOST) {
-            if let Ok(regions) = look_for_regions(&self.messages, self.given_up + 1) {
-                self.regions = regions;
-                self.given_up += 1;
-                machines.get_mut(&key).into_iter().for_each(Machine::give_up_region);
-            }
-        }
-        if self.regions.busy.is_none() {
+        if !self.regions.busy {
             // The one that has waited for longest.
             let due = machines.values().filter_map(|m| Some((m.region_due()?, m.key)));
             if let Some((_, key)) = due.min() {
@@ -340,7 +318,7 @@ impl State {
         let mut machines = self.machines.lock();
         match message {
             Message::Found(found) => {
-                self.finder.busy = None;
+                self.finder.busy = false;
                 for (key, name) in found {
                     if self.which.wants(key.pid, name.as_deref()) {
                         // A VM with that process ID has ended, and is not shown beside this one.
@@ -349,10 +327,8 @@ impl State {
                     }
                 }
             }
-            Message::Region(number, key, region, took) => {
-                if number == self.given_up {
-                    self.regions.busy = None;
-                }
+            Message::Region(key, region, took) => {
+                self.regions.busy = false;
                 let vms = machines.len();
                 if let Some(machine) = machines.get_mut(&key) {
                     machine.set_region(region, took, vms);

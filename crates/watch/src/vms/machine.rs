@@ -528,11 +528,6 @@ impl Machine {
         Some(Look { guest: attached.guest.clone(), present: attached.present.clone() })
     }
 
-    /// Whoever looks for the region has waited for longer than this process is worth.
-    pub fn give_up_region(&mut self) {
-        self.region_looks.took(Duration::ZERO, 1, Duration::from_secs(24 * 3600));
-    }
-
     /// Takes what a look found that took so long; there are so many VMs.
     pub fn looked(&mut self, look: &Look, changed: Option<Changed>, took: Duration, vms: usize) {
         let same = |watched: &&mut Watched| Arc::ptr_eq(&watched.attached.guest, &look.guest);
