@@ -3,7 +3,7 @@
 
 mod would;
 
-use crate::live::{address, announce, interval, open_more_files};
+use crate::live::{Missing, address, announce, interval, open_more_files};
 use anyhow::{Context as _, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
@@ -225,6 +225,7 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
     let mut prints = args.json;
     // For the summary of `--for`, which is about VMs that ended, too: by process and name.
     let mut seen = BTreeMap::new();
+    let mut missing = Missing::of(&args.vm);
     let (flag, length) = (cancel.flag(), args.length);
     let done =
         guard::run(&mut *guard, args.interval, length, &flag, control.as_ref(), |statistics| {
@@ -241,6 +242,7 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
             if statistics.restarts > last.as_ref().map_or(0, |last| last.restarts) {
                 tell("CPUs came or went: guard was loaded again");
             }
+            missing.note(statistics.vms.iter().map(|vm| (vm.pid, vm.name.as_str())));
             if length.is_some() {
                 let vms = statistics.vms.iter();
                 seen.extend(vms.map(|vm| ((vm.pid, vm.name.clone()), vm.clone())));
@@ -251,11 +253,11 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
     flag.store(true, Ordering::Relaxed);
     drop(guard);
     done?;
-    if let Some(last) = last.as_ref().filter(|last| last.dry_run && last.vms.is_empty()) {
-        if !args.vm.is_empty() && seen.is_empty() {
-            let seconds = last.elapsed_ns as f64 / 1e9;
-            bail!("no VM {} was seen in {seconds:.1} s", plain(&args.vm.join(", ")));
+    if let Some(missing_ones) = missing.text() {
+        if args.dry_run && missing.is_all(&args.vm) {
+            bail!(missing_ones);
         }
+        tell(missing_ones);
     }
     if let (false, Some(last)) = (args.json, &mut last) {
         add_ended(last, seen);

@@ -2,6 +2,8 @@
 //! Live views and metrics, which commands that run for long have in common.
 
 use reprieve_page::output::tell;
+use reprieve_page::plain;
+use reprieve_watch::names;
 use reprieve_watch::show::prometheus::Server;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -20,6 +22,31 @@ pub fn interval(text: &str) -> Result<Duration, String> {
 /// Parses where metrics are served.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "give an IP address and a port, as 127.0.0.1:9977".into())
+}
+
+/// The VMs that were asked for, and that were not seen so far.
+pub struct Missing(Vec<String>);
+
+impl Missing {
+    pub fn of(asked_for: &[String]) -> Missing {
+        Missing(asked_for.to_vec())
+    }
+
+    /// Takes process IDs and names of VMs that run.
+    pub fn note<'a>(&mut self, vms: impl Iterator<Item = (u32, &'a str)>) {
+        vms.for_each(|(pid, name)| self.0.retain(|query| !names(query, pid, Some(name))));
+    }
+
+    /// What to say of them; `None`: all were seen.
+    pub fn text(&self) -> Option<String> {
+        let missing = (!self.0.is_empty()).then(|| self.0.join(", "));
+        missing.map(|missing| format!("no VM {} was seen", plain(&missing)))
+    }
+
+    /// Whether none was seen.
+    pub fn is_all(&self, asked_for: &[String]) -> bool {
+        self.0.len() == asked_for.len()
+    }
 }
 
 /// Raises the number of files that this process may have open as far as it may: some are open for
@@ -64,7 +91,20 @@ pub fn announce(server: &Server) {
 
 #[cfg(test)]
 mod tests {
-    use super::shows_views;
+    use super::{Missing, shows_views};
+
+    #[test]
+    fn vms_that_were_never_seen_are_named() {
+        let asked_for = ["db", "4711", "no\u{1b}such"].map(String::from);
+        let mut missing = Missing::of(&asked_for);
+        assert!(missing.is_all(&asked_for));
+        missing.note([(4711, "web"), (7, "db2")].into_iter());
+        assert_eq!(missing.text().as_deref(), Some("no VM db, no?such was seen"));
+        missing.note([(8, "db")].into_iter());
+        assert!(!missing.is_all(&asked_for));
+        missing.note([(9, asked_for[2].as_str())].into_iter());
+        assert_eq!(missing.text(), None);
+    }
 
     #[test]
     fn a_dumb_terminal_and_another_character_set_get_lines() {

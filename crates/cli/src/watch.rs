@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve watch`.
 
-use crate::live::{address, announce, colour, interactive, interval, open_more_files};
+use crate::live::{Missing, address, announce, colour, interactive, interval, open_more_files};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use reprieve_lab::process::Cancel;
@@ -124,7 +124,7 @@ fn present(
     // The cost at the time when all VMs had been found: finding them is paid once.
     let mut found: Option<Cost> = None;
     let quiet = server.is_some() || args.length.is_some();
-    let mut gone = false;
+    let (mut gone, mut missing) = (false, Missing::of(&args.vm));
     show::drive(source, args.interval, args.length, &cancel.flag(), |snapshot| {
         if let Some(server) = &server {
             server.update(snapshot.clone());
@@ -139,6 +139,7 @@ fn present(
             gone = true;
             cancel.set();
         }
+        missing.note(snapshot.vms.iter().map(|vm| (vm.pid, vm.name.as_str())));
         if args.length.is_some() {
             seen.note(&snapshot);
         }
@@ -155,6 +156,7 @@ fn present(
     if args.length.is_some() && !args.json {
         print(&seen.text(width()))?;
     }
+    missing.text().into_iter().for_each(tell);
     if args.overhead {
         let text = summary::overhead(found.as_ref().unwrap_or(&first), &last.cost);
         if args.json {

@@ -375,8 +375,7 @@ mod tests {
                 let mut look = || {
                     let before = delay();
                     let vcpu = watch.snapshot().unwrap().vms.remove(0).vcpus.remove(0);
-                    let off = vcpu.preemptions.iter().map(|p| p.off_cpu.total_ns).sum::<u64>();
-                    (before, vcpu.wakes.total_ns, off + vcpu.wakes.total_ns, delay())
+                    (before, vcpu.wakes.total_ns, vcpu.ready_ns, delay())
                 };
                 let first = look();
                 loop {

@@ -38,7 +38,7 @@ mod waits;
 
 pub use collector::{Watch, sees_host_processes};
 pub use error::Error;
-pub use options::{Options, Which};
+pub use options::{Options, Which, names};
 pub use region::{Region, Writer};
 pub use vms::stand_in::{StandIn, StandInLeaf, StandInVcpu, StandIns};
 pub use waits::{GraceSampler, GraceWait, GraceWaits, Sampled};

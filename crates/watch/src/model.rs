@@ -244,6 +244,10 @@ pub struct Vcpu {
     /// Waits for a CPU after these wake-ups.
     #[serde(default)]
     pub wakes: Histogram,
+    /// Time for which it wanted a CPU and had none, of waits that have ended: preemptions and those
+    /// after wake-ups. The guest's steal time.
+    #[serde(default)]
+    pub ready_ns: u64,
     /// Preemptions that have ended and began because the VM's cgroup, or one above, had used up its
     /// quota of CPU time, and how long they lasted.
     #[serde(default)]
@@ -358,7 +362,7 @@ pub struct Process {
 }
 
 /// A domain of the runtime.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Domain {
     pub index: u32,
     /// Registered threads, and those in a plain section now.

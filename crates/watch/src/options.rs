@@ -19,11 +19,14 @@ impl Which {
     pub fn wants(&self, pid: u32, name: Option<&str>) -> bool {
         match self {
             Which::All => true,
-            Which::Named(queries) => {
-                queries.iter().any(|query| query.parse() == Ok(pid) || Some(query.as_str()) == name)
-            }
+            Which::Named(queries) => queries.iter().any(|query| names(query, pid, name)),
         }
     }
+}
+
+/// Whether `query` is the name or the process ID of a VM.
+pub fn names(query: &str, pid: u32, name: Option<&str>) -> bool {
+    query.parse() == Ok(pid) || Some(query) == name
 }
 
 /// How to watch.

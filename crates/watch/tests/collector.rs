@@ -17,13 +17,7 @@ fn count(histogram: &Histogram) -> u64 {
     histogram.counts.iter().sum()
 }
 
-/// Time for which it wanted a CPU and had none, of waits that have ended.
-fn ready(vcpu: &Vcpu) -> u64 {
-    let off: u64 = vcpu.preemptions.iter().map(|p| p.off_cpu.total_ns).sum();
-    off + vcpu.wakes.total_ns
-}
-
-/// The same by the scheduler's own count, and how often it had a CPU.
+/// The time that a thread waited for a CPU by the scheduler's own count, and how often it had one.
 fn run_delay(pid: u32, tid: u32) -> (u64, u64) {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).unwrap();
     let field = |n| text.split_whitespace().nth(n).unwrap().parse().unwrap();
@@ -38,7 +32,7 @@ fn accounted(vcpu: &Vcpu, now: u64) -> u64 {
         // Contained in `on_cpu_ns`.
         VcpuNow::Running { .. } | VcpuNow::Unseen => 0,
     };
-    vcpu.on_cpu_ns + ready(vcpu) + vcpu.blocks.total_ns + current
+    vcpu.on_cpu_ns + vcpu.ready_ns + vcpu.blocks.total_ns + current
 }
 
 fn preemptions(vcpu: &Vcpu) -> u64 {
@@ -217,7 +211,8 @@ fn an_idle_guests_ready_time_is_that_of_the_scheduler(watch: &mut Watch, pid: u3
     let mut look = || {
         let delays = || tids.iter().map(|tid| run_delay(pid, *tid).0).sum::<u64>();
         let before = delays();
-        let ready = watch.snapshot().unwrap().vms[0].vcpus.iter().map(ready).sum::<u64>();
+        let vcpus = &watch.snapshot().unwrap().vms[0].vcpus;
+        let ready = vcpus.iter().map(|vcpu| vcpu.ready_ns).sum::<u64>();
         (before, ready, delays())
     };
     let (first, mut wait) = (look(), Wait::new("waits for a CPU"));

@@ -306,26 +306,48 @@ mod tests {
         }
     }
 
+    impl Report {
+        pub fn example(name: &str) -> Report {
+            Report {
+                pid: 7,
+                name: name.into(),
+                vmm: "QEMU with KVM",
+                vcpus: 2,
+                kernel: "6.12.9".into(),
+                hz: None,
+                preemption: "full",
+                rcu: "classic",
+                command_line: None,
+                blind: vec![],
+                checks: vec![],
+                quota: quota_of(&[]),
+                settings: vec![],
+                prescriptions: vec![],
+                no_evidence: None,
+            }
+        }
+    }
+
+    #[test]
+    fn a_quota_that_is_used_up_is_told() {
+        let quota = |throttled| Bandwidth {
+            file: "/sys/fs/cgroup/vms/cpu.max".into(),
+            quota: "50000 100000".into(),
+            periods: 20,
+            throttled,
+        };
+        let used_up = quota_of(&[quota(0), quota(3)]).text();
+        let used_up = used_up.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in ["no CPU time", "used up in 3 of 20", "/vms/cpu.max", "raise it or remove it"] {
+            assert!(used_up.contains(part), "{part} in {used_up}");
+        }
+        assert!(quota_of(&[quota(0)]).text().starts_with("yes"));
+        assert!(quota_of(&[]).detail == "no quota" && quota_of(&[]).present);
+    }
+
     #[test]
     fn a_vm_s_name_makes_no_lines_of_its_own() {
-        let report = Report {
-            pid: 7,
-            name: "a\nyes    fine".into(),
-            vmm: "QEMU with KVM",
-            vcpus: 2,
-            kernel: "6.12.9".into(),
-            hz: None,
-            preemption: "full",
-            rcu: "classic",
-            command_line: None,
-            blind: vec![],
-            checks: vec![],
-            quota: quota_of(&[]),
-            settings: vec![],
-            prescriptions: vec![],
-            no_evidence: None,
-        };
-        let text = report.text();
+        let text = Report::example("a\nyes    fine").text();
         let first = "VM a?yes    fine (pid 7, QEMU with KVM, 2 vCPUs)";
         assert_eq!(text.lines().next(), Some(first), "{text}");
     }

@@ -64,14 +64,19 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     if options.json {
         print_json(&report)?;
     } else {
-        // Beside VMs, of the host only what is missing.
-        let shown = |check: &&Check| report.vms.is_empty() || !check.fine();
-        let vms = report.vms.iter().map(|vm| vm.text() + "\n").collect::<String>();
-        let text = vms + &report.host.iter().filter(shown).map(Check::text).collect::<String>();
-        print(&(plain_lines(&text) + "\n"))?;
+        print(&(plain_lines(&report.text()) + "\n"))?;
     }
     let all = report.host.iter().all(Check::fine) && report.vms.iter().all(|vm| vm.fine());
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Report {
+    /// The VMs; beside them, of the host only what is missing.
+    fn text(&self) -> String {
+        let shown = |check: &&Check| self.vms.is_empty() || !check.fine();
+        let vms = self.vms.iter().map(|vm| vm.text() + "\n");
+        vms.chain(self.host.iter().filter(shown).map(Check::text)).collect()
+    }
 }
 
 impl Check {
@@ -110,4 +115,26 @@ fn entry(mark: &str, name: &str, text: &str) -> String {
         out += &format!("{:LEFT$}{line}\n", "");
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_comes_first_and_the_host_only_where_it_lacks_something() {
+        let check = |name, present| Check {
+            name,
+            used_by: "runtime",
+            present,
+            optional: false,
+            detail: String::new(),
+            remedy: None,
+        };
+        let host = || vec![check("rseq", true), check("sched_ext", false)];
+        let text = Report { host: host(), vms: vec![guest::Report::example("db")] }.text();
+        assert!(text.starts_with("VM db (pid 7") && text.contains("sched_ext"), "{text}");
+        assert!(!text.contains("rseq"), "{text}");
+        assert!(Report { host: host(), vms: vec![] }.text().contains("rseq"));
+    }
 }

@@ -4,7 +4,7 @@
 
 use reprieve_guard::{HeldUp, PutOff, Statistics, VmStatistics, Would};
 use reprieve_page::plain;
-use reprieve_watch::show::text::several;
+use reprieve_watch::show::text::vcpus;
 
 /// By VM.
 pub fn summary(statistics: &Statistics) -> String {
@@ -17,10 +17,7 @@ pub fn summary(statistics: &Statistics) -> String {
         text += &format!(
             "{}: {}, {:.1} s on CPUs\n",
             plain(&vm.name),
-            match vm.vcpus {
-                0 => "its vCPUs are not known yet".into(),
-                n => several(n as usize, "vCPU"),
-            },
+            vcpus(vm.vcpus as usize),
             vm.on_cpu_ns as f64 / 1e9,
         );
         if let Some(would) = &vm.would {

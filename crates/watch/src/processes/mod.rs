@@ -11,12 +11,11 @@
 mod reader;
 
 use crate::model::Process;
+use crate::raw::clock;
 use reader::{BUDGET, Reader, SHOWN};
-use reprieve_guest::vmm::maps::{self, Mapping};
+use reprieve_guest::vmm::maps;
 use reprieve_guest::vmm::process;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
-use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -37,6 +36,9 @@ const TOTAL: usize = 4 * BUDGET;
 
 /// Domains that are shown of all processes together, unless there are more processes.
 const DOMAINS: usize = 16 * SHOWN;
+
+/// A look rests for so many times the CPU time that it took: processes may make it long.
+const REST: u32 = 10;
 
 /// A view of this age is not shown any more: the thread waits for a page.
 const STALE: Duration = Duration::from_secs(30);
@@ -70,9 +72,12 @@ impl Inspector {
         let (to, stopped) = (latest.clone(), stop.clone());
         let run = move || {
             while !stopped.load(Ordering::Relaxed) {
+                let before = clock::thread_ns();
                 let seen = see(&stopped);
+                let took = Duration::from_nanos(clock::thread_ns() - before);
                 *to.lock().unwrap_or_else(|e| e.into_inner()) = Some((Instant::now(), seen));
-                if ended.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
+                let rest = interval.max(took * REST);
+                if ended.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {
                     break;
                 }
             }
@@ -100,20 +105,6 @@ impl Drop for Inspector {
 #[derive(Default)]
 struct Processes {
     seen: HashMap<u32, Seen>,
-    /// The distance from the start of a file's mapping to the descriptor; `None` without one.
-    files: HashMap<File, Option<u64>>,
-    paths: RandomState,
-}
-
-/// A file as a user's processes see it. Other users' count for nothing: a process may change what
-/// it has mapped, and in a mount namespace of its own any path may be any file.
-#[derive(PartialEq, Eq, Hash)]
-struct File {
-    user: u32,
-    device: (u32, u32),
-    inode: u64,
-    /// The hash of its path: of thousands of files, each path may be long.
-    path: u64,
 }
 
 struct Seen {
@@ -152,50 +143,13 @@ impl Processes {
                     entry.start_time = start_time;
                     let mut reader = Reader::new(pid, BUDGET);
                     let other = !is_own_program(pid);
-                    entry.descriptor =
-                        other.then(|| self.descriptor_of(pid, &mut reader)).flatten();
+                    entry.descriptor = other.then(|| descriptor_of(pid, &mut reader)).flatten();
                     left -= BUDGET - reader.left();
                 }
             }
             seen.insert(pid, entry);
         }
         self.seen = seen;
-        // Files that are replaced often, as in a build, must not add up.
-        if self.files.len() > 100_000 {
-            self.files.clear();
-        }
-    }
-
-    fn descriptor_of(&mut self, pid: u32, reader: &mut Reader) -> Option<u64> {
-        let user = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-        self.descriptor_in(&maps::read(pid).ok()?, user, reader)
-    }
-
-    fn descriptor_in(&mut self, maps: &[Mapping], user: u32, reader: &mut Reader) -> Option<u64> {
-        let files = maps.iter().filter(|m| m.inode != 0 && m.offset == 0).take(MAPPINGS);
-        for mapping in files {
-            let (device, inode) = (mapping.device, mapping.inode);
-            let path = self.paths.hash_one(&mapping.path);
-            let file = File { user, device, inode, path };
-            let behind = match self.files.get(&file) {
-                Some(known) => *known,
-                None => match reader.descriptor(mapping.start) {
-                    Ok(found) => {
-                        let behind = found.map(|at| at.wrapping_sub(mapping.start));
-                        self.files.insert(file, behind);
-                        behind
-                    }
-                    // The next look goes on from here.
-                    Err(error) if error.kind() == ErrorKind::QuotaExceeded => return None,
-                    // The process ends, perhaps. That says nothing about the file.
-                    Err(_) => None,
-                },
-            };
-            if let Some(behind) = behind {
-                return Some(mapping.start.wrapping_add(behind));
-            }
-        }
-        None
     }
 
     /// The processes that use the runtime, as they are now.
@@ -222,6 +176,13 @@ impl Processes {
         };
         all.into_iter().filter_map(view).collect()
     }
+}
+
+/// The runtime's descriptor, in the first file that the process has mapped and that has one.
+fn descriptor_of(pid: u32, reader: &mut Reader) -> Option<u64> {
+    let maps = maps::read(pid).ok()?.into_iter();
+    let mut files = maps.filter(|m| m.inode != 0 && m.offset == 0).take(MAPPINGS);
+    files.find_map(|mapping| reader.descriptor(mapping.start))
 }
 
 /// Whether the process runs the program of this one: another `reprieve` is no user of the runtime
@@ -254,7 +215,7 @@ mod tests {
         let begun = Instant::now();
         let own = std::process::id();
         let mut reader = Reader::new(own, BUDGET);
-        let descriptor = Processes::default().descriptor_of(own, &mut reader);
+        let descriptor = descriptor_of(own, &mut reader);
         let descriptor = descriptor.expect("the note is found");
         let view = || view(own, &mut Reader::new(own, BUDGET), descriptor, SHOWN).unwrap();
         let domain = reprieve::Domain::builder().build().unwrap();
@@ -327,51 +288,18 @@ mod tests {
         drop(release);
     }
 
-    /// A file that looks like a program with 70 segments of notes.
-    fn full_of_notes() -> Vec<u8> {
-        let mut file = vec![0u8; 32 << 10];
-        file[..8].copy_from_slice(b"\x7fELF\x02\x01\x01\0");
-        let (headers, size, number) = (64u64, 56u16, 71u16);
-        file[32..40].copy_from_slice(&headers.to_le_bytes());
-        file[54..56].copy_from_slice(&size.to_le_bytes());
-        file[56..58].copy_from_slice(&number.to_le_bytes());
-        for (n, header) in file[64..].chunks_exact_mut(56).take(number.into()).enumerate() {
-            let kind = if n == 0 { object::elf::PT_LOAD } else { object::elf::PT_NOTE };
-            header[..4].copy_from_slice(&kind.to_le_bytes());
-            header[40..48].copy_from_slice(&(16u64 << 10).to_le_bytes());
-        }
-        file
-    }
-
     #[test]
-    fn one_budget_is_for_all_files_of_a_process() {
-        let memory = full_of_notes();
-        let start = memory.as_ptr().addr() as u64;
-        let mapping = |inode| Mapping {
-            start,
-            end: start + memory.len() as u64,
-            writable: false,
-            shared: false,
-            offset: 0,
-            device: (8, 1),
-            inode,
-            path: String::new(),
+    fn processes_that_lie_cost_a_tenth_of_a_cpu() {
+        const EACH: Duration = Duration::from_millis(20);
+        let (tell, told) = channel();
+        let see = move |_: &AtomicBool| {
+            let (began, before) = (Instant::now(), clock::thread_ns());
+            while u128::from(clock::thread_ns() - before) < EACH.as_nanos() {}
+            let _ = tell.send((began, Instant::now()));
+            vec![]
         };
-        let maps: Vec<Mapping> = (1..=4).map(mapping).collect();
-        let each = 4096 + 70 * (16 << 10);
-        let budget = 2 * each + each / 2;
-        let mut processes = Processes::default();
-        let mut look = |user| {
-            let mut reader = Reader::new(std::process::id(), budget);
-            assert_eq!(processes.descriptor_in(&maps, user, &mut reader), None);
-            (processes.files.len(), budget - reader.left())
-        };
-        let (known, spent) = look(7);
-        assert_eq!(known, 2, "nothing is known of a file that was not read to its end");
-        assert!(spent > 2 * each && spent <= budget, "{spent}");
-        assert_eq!(look(7), (4, 2 * each), "goes on where the budget ended");
-        assert_eq!(look(7), (4, 0));
-        let (known, _) = look(8);
-        assert_eq!(known, 6, "another user's processes are looked at themselves");
+        let _inspector = Inspector::with(Duration::ZERO, see).unwrap();
+        let looks: Vec<(Instant, Instant)> = told.iter().take(4).collect();
+        assert!(looks.windows(2).all(|two| two[1].0 - two[0].1 >= EACH * REST), "{looks:?}");
     }
 }

@@ -15,18 +15,8 @@ pub fn text(earlier: Option<&Snapshot>, now: &Snapshot) -> String {
     }
     for process in &now.processes {
         for domain in &process.domains {
-            let _ = writeln!(
-                out,
-                "{} {} domain={} threads={} in-section={} waiting={} current-gp={} laggards={}",
-                process.pid,
-                plain(&process.name),
-                domain.index,
-                domain.threads,
-                domain.readers,
-                domain.callbacks_waiting,
-                optional(domain.current_age_ns.map(|ns| ns as f64), time).replace(' ', ""),
-                domain.laggards.len(),
-            );
+            let (name, domain) = (plain(&process.name), text::domain(domain));
+            let _ = writeln!(out, "{} {name} {domain}", process.pid);
         }
     }
     out
@@ -39,7 +29,7 @@ fn line(activity: &VmActivity, now: &Snapshot, vm: &VmSnapshot) -> String {
         "{} {} vcpus={} preemptions/s={} ready={} in-critical={} gp/s={} gp-mean={} gp-p99={}",
         vm.pid,
         plain(&vm.name),
-        vm.vcpus.len(),
+        optional(Some(vm.vcpus.len() as f64).filter(|n| *n > 0.0), |n| n.to_string()),
         count(all.per_second(all.total_preemptions())),
         close(optional(all.ready_share(), percent)),
         close(optional(all.critical_share(), percent)),

@@ -3,7 +3,6 @@
 //! cost.
 
 use super::activity::{Activity, VmActivity, position};
-use super::histogram;
 use super::text::{self, count, optional, percent, plain, time};
 use super::verdict::Best;
 use crate::model::{Class, Cost, Process, Snapshot, VmSnapshot, VmState};
@@ -89,48 +88,26 @@ impl Seen {
 fn heading(vm: &VmSnapshot, activity: &VmActivity) -> String {
     let all = &activity.all;
     let seconds = all.elapsed_ns as f64 / 1e9;
-    let mut out = format!(
+    let mut lines = vec![format!(
         "{} (pid {}, {}, Linux {}): {}, {seconds:.0} s",
         plain(&vm.name),
         vm.pid,
         plain(&vm.vmm),
         vm.kernel.as_deref().map_or("unknown".into(), plain),
-        text::vcpus(vm),
-    );
-    if let Some(state) = text::state(&vm.state) {
-        let _ = write!(out, "\n  {state}");
-    }
-    let _ = write!(
-        out,
-        "\n  vCPUs: {} preemptions/s; without a CPU {} of the time they wanted one; {} of preemptions in critical sections",
-        count(all.per_second(all.total_preemptions())),
-        optional(all.ready_share(), percent),
-        optional(all.critical_share(), percent),
-    );
-    if let Some(share) = all.throttled_share().filter(|share| *share > 0.0) {
-        let _ = write!(out, "\n  throttled (cpu.max): {} of that", percent(share));
-    }
+        text::vcpus(vm.vcpus.len()),
+    )];
+    lines.extend(text::state(&vm.state));
+    lines.push(text::preemptions(all));
+    lines.extend(text::throttled(all));
     if all.readers > 0 {
-        let _ = write!(
-            out,
-            "\n  RCU readers preempted: {}, for {} on average",
-            all.readers,
-            time(all.readers_ns as f64 / all.readers as f64)
-        );
+        let mean = time(all.readers_ns as f64 / all.readers as f64);
+        lines.push(format!("RCU readers preempted: {}, for {mean} on average", all.readers));
     }
     if vm.grace.is_some() {
-        let grace = &activity.grace;
-        let _ = write!(
-            out,
-            "\n  grace periods: {} ({}/s); mean {}, p50 {}, p99 {}",
-            activity.graces(),
-            count(all.per_second(activity.graces())),
-            optional(activity.grace_mean(), time),
-            optional(histogram::quantile(grace, 0.5), time),
-            optional(histogram::quantile(grace, 0.99), time),
-        );
+        let n = activity.graces();
+        lines.push(format!("grace periods: {n}, {}", text::graces(activity)));
     }
-    out
+    lines.join("\n  ")
 }
 
 fn classes(all: &Activity, width: usize) -> String {
@@ -160,20 +137,8 @@ fn domains(process: &Process, first: Option<&Snapshot>) -> String {
     let old = first.and_then(|first| first.processes.iter().find(|p| p.pid == process.pid));
     for domain in &process.domains {
         let before = old.and_then(|p| p.domains.iter().find(|d| d.index == domain.index));
-        let _ = writeln!(
-            out,
-            "  domain {}: {} threads, {} in a section; {} grace periods; {} callbacks with {} bytes waiting{}",
-            domain.index,
-            domain.threads,
-            domain.readers,
-            domain.grace_periods.saturating_sub(before.map_or(0, |d| d.grace_periods)),
-            domain.callbacks_waiting,
-            domain.bytes_waiting,
-            domain
-                .current_age_ns
-                .map(|age| format!("; one in progress for {}", time(age as f64)))
-                .unwrap_or_default(),
-        );
+        let graces = domain.grace_periods.saturating_sub(before.map_or(0, |d| d.grace_periods));
+        let _ = writeln!(out, "  {}; {graces} grace periods", text::domain(domain));
     }
     out.push('\n');
     out
@@ -248,7 +213,7 @@ mod tests {
         let out = seen(&[busy(0), busy(10), gone, after]).text(80);
         for line in [
             "db-primary (pid 4711, qemu-kvm, Linux 6.12.117+deb12-cloud-amd64): 2 vCPUs, 10 s",
-            "  grace periods: 550 (55.0/s); mean 17.0 ms, p50 16.7 ms, p99 17.0 ms",
+            "  grace periods: 550, 55.0/s; mean 17.0 ms, p50 16.7 ms, p99 17.0 ms",
             "   reader           100   10.0         1.20 s    15 %",
             "cache-server (pid 99): uses the Reprieve runtime",
         ] {
@@ -264,7 +229,7 @@ mod tests {
         for line in [
             "db-primary (pid 4711, qemu-kvm, Linux 6.12.117+deb12-cloud-amd64): 2 vCPUs, 10 s",
             "  RCU readers preempted: 120, for 10.7 ms on average",
-            "  grace periods: 550 (55.0/s); mean 17.0 ms, p50 16.7 ms, p99 17.0 ms",
+            "  grace periods: 550, 55.0/s; mean 17.0 ms, p50 16.7 ms, p99 17.0 ms",
             "  unreadable: memory is encrypted (SEV)",
             "   reader           100   10.0         1.20 s    15 %",
             "cache-server (pid 99): uses the Reprieve runtime",

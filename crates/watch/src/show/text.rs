@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Words and figures for people.
 
-use crate::model::{Location, Taker, VmSnapshot, VmState};
+use super::activity::{Activity, VmActivity};
+use super::histogram::quantile;
+use crate::model::{Domain, Location, Taker, VmState};
 pub use reprieve_page::plain;
 
 /// Where a figure is not known.
@@ -72,6 +74,50 @@ pub fn grace_period(seq: u64) -> String {
     }
 }
 
+/// The preemptions of a VM's vCPUs.
+pub fn preemptions(all: &Activity) -> String {
+    format!(
+        "vCPUs: {} preemptions/s; without a CPU {} of the time they wanted one; {} of preemptions in critical sections",
+        count(all.per_second(all.total_preemptions())),
+        optional(all.ready_share(), percent),
+        optional(all.critical_share(), percent)
+    )
+}
+
+/// How much of the time without a CPU a quota took; `None`: nothing.
+pub fn throttled(all: &Activity) -> Option<String> {
+    let share = all.throttled_share().filter(|share| *share > 0.0);
+    share.map(|share| format!("throttled (cpu.max): {} of that", percent(share)))
+}
+
+/// How long the grace periods that ended took.
+pub fn graces(activity: &VmActivity) -> String {
+    let quantile = |q| optional(quantile(&activity.grace, q), time);
+    format!(
+        "{}/s; mean {}, p50 {}, p99 {}",
+        count(activity.all.per_second(activity.graces())),
+        optional(activity.grace_mean(), time),
+        quantile(0.5),
+        quantile(0.99),
+    )
+}
+
+/// A domain of the runtime.
+pub fn domain(of: &Domain) -> String {
+    let laggards: Vec<String> = of.laggards.iter().take(4).map(u32::to_string).collect();
+    format!(
+        "domain {}: {}, {} in a section; waiting {} callbacks, {}B; grace period now {}{}{}",
+        of.index,
+        several(of.threads as usize, "thread"),
+        of.readers,
+        of.callbacks_waiting,
+        count(of.bytes_waiting as f64),
+        optional(of.current_age_ns.map(|ns| ns as f64), time),
+        if laggards.is_empty() { "" } else { ", waits for threads " },
+        laggards.join(" "),
+    )
+}
+
 /// The processes that took CPUs, as `web-1 (VM) 0.30 s, cc1 1.20 ms`.
 pub fn takers(takers: &[Taker]) -> String {
     let one = |taker: &Taker| {
@@ -85,9 +131,9 @@ pub fn takers(takers: &[Taker]) -> String {
     takers.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// How many vCPUs a VM has: while it is attached to, they may not be known.
-pub fn vcpus(vm: &VmSnapshot) -> String {
-    match vm.vcpus.len() {
+/// How many vCPUs a VM has: in its first seconds they are not known.
+pub fn vcpus(number: usize) -> String {
+    match number {
         0 => "its vCPUs are not known yet".into(),
         n => several(n, "vCPU"),
     }

@@ -80,6 +80,7 @@ fn vcpu(index: u32, tid: u32, entry: &types::vcpu, guest: Option<&Guest>, now: u
         },
         _ => VcpuNow::Unseen,
     };
+    let off_ns: u64 = entry.classes.iter().map(|class| class.off_cpu.total_ns).sum();
     let times = (0..).map(types::class).zip(&entry.classes);
     let preemptions = times.map(|(number, times)| Preemptions {
         class: class(number),
@@ -94,6 +95,7 @@ fn vcpu(index: u32, tid: u32, entry: &types::vcpu, guest: Option<&Guest>, now: u
         preemptions: preemptions.filter(|p| !p.off_cpu.counts.is_empty()).collect(),
         blocks: histogram(&entry.blocks),
         wakes: histogram(&entry.wakes),
+        ready_ns: off_ns + entry.wakes.total_ns,
         throttled: entry.throttled_count,
         throttled_ns: entry.throttled_ns,
         on_cpu_ns,

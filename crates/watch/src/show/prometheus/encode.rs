@@ -3,8 +3,9 @@
 
 use crate::model::Histogram;
 use crate::show::histogram::{bound, count};
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
+use std::borrow::Borrow;
 use std::fmt::Error;
 
 pub type Labels = Vec<(&'static str, String)>;
@@ -18,15 +19,7 @@ pub fn gauge(
     help: &str,
     all: Series<f64>,
 ) -> Result<(), Error> {
-    let mut metric = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (labels, value) in &all.0 {
-        if labels.is_empty() {
-            metric.encode_gauge(value)?;
-        } else {
-            metric.encode_family(labels)?.encode_gauge(value)?;
-        }
-    }
-    Ok(())
+    numbers(out, name, help, all, MetricType::Gauge)
 }
 
 /// `name` without `_total`.
@@ -36,25 +29,39 @@ pub fn counter(
     help: &str,
     all: Series<f64>,
 ) -> Result<(), Error> {
-    let mut metric = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+    numbers(out, name, help, all, MetricType::Counter)
+}
+
+fn numbers(
+    out: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    all: Series<f64>,
+    kind: MetricType,
+) -> Result<(), Error> {
+    let mut metric = out.encode_descriptor(name, help, None, kind)?;
+    let put = |metric: &mut MetricEncoder, value: &f64| match kind {
+        MetricType::Counter => metric.encode_counter::<NoLabelSet, _, f64>(value, None),
+        _ => metric.encode_gauge(value),
+    };
     for (labels, value) in &all.0 {
-        if labels.is_empty() {
-            metric.encode_counter::<NoLabelSet, _, f64>(value, None)?;
-        } else {
-            metric.encode_family(labels)?.encode_counter::<NoLabelSet, _, f64>(value, None)?;
+        match labels.is_empty() {
+            true => put(&mut metric, value)?,
+            false => put(&mut metric.encode_family(labels)?, value)?,
         }
     }
     Ok(())
 }
 
-pub fn histogram(
+pub fn histogram<H: Borrow<Histogram>>(
     out: &mut DescriptorEncoder,
     name: &str,
     help: &str,
-    all: Series<&Histogram>,
+    all: Series<H>,
 ) -> Result<(), Error> {
     let mut metric = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
     for (labels, value) in &all.0 {
+        let value = value.borrow();
         let buckets: Vec<(f64, u64)> = (0..Histogram::BUCKETS)
             .map(|n| {
                 let bound = bound(n).map_or(f64::INFINITY, |ns| ns as f64 / 1e9);

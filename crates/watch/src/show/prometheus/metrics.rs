@@ -4,7 +4,7 @@
 //! Times are in seconds, counters end in `_total` and only grow while `watch` runs. Each VM is
 //! named by the label `vm`, which is unique.
 
-use super::encode::{Labels, Series, counter, gauge, histogram, seconds};
+use super::encode::{Series, counter, gauge, histogram, seconds};
 use super::names::unique;
 use crate::model::*;
 use crate::show::activity::{Activity, position, vcpu_totals};
@@ -91,12 +91,6 @@ impl Page {
             "reprieve_vcpu_ready_seconds",
             "Time that a vCPU wanted a CPU and had none, preempted or woken; counts as it passes",
             Series(all),
-        )?;
-        counter(
-            out,
-            "reprieve_vcpu_throttled_seconds",
-            "Time that vCPUs were off their CPU because a quota of CPU time was used up",
-            each(named, |n| Some(seconds(n.totals.throttled_ns))),
         )
     }
 
@@ -116,9 +110,12 @@ fn totals(vm: &VmSnapshot, now: u64) -> Activity {
     all
 }
 
+/// Name and help of a metric, and what it says of each.
+type Figure<T> = (&'static str, &'static str, fn(&T) -> f64);
+
 /// A series per VM that has the figure.
-fn each<T>(named: &[Named], figure: impl Fn(&Named) -> Option<T>) -> Series<T> {
-    let series = |n: &Named| Some((vec![("vm", n.name.clone())], figure(n)?));
+fn each<'a, T>(named: &'a [Named<'a>], figure: impl Fn(&'a Named<'a>) -> Option<T>) -> Series<T> {
+    let series = |n: &'a Named<'a>| Some((vec![("vm", n.name.clone())], figure(n)?));
     Series(named.iter().filter_map(series).collect())
 }
 
@@ -147,7 +144,7 @@ fn state(state: &VmState) -> &'static str {
     }
 }
 
-/// How many of the vCPUs that `wanted` picks are in which state.
+/// How many of the vCPUs that `wanted` picks are in which state; nothing before they are known.
 fn by_state(vm: &VmSnapshot, wanted: impl Fn(&Vcpu) -> bool) -> [Option<(&'static str, f64)>; 5] {
     let mut numbers =
         ["running", "preempted", "halted", "ready", "unseen"].map(|state| (state, 0.0));
@@ -161,7 +158,7 @@ fn by_state(vm: &VmSnapshot, wanted: impl Fn(&Vcpu) -> bool) -> [Option<(&'stati
         };
         numbers[state].1 += 1.0;
     }
-    numbers.map(Some)
+    numbers.map(|number| (!vm.vcpus.is_empty()).then_some(number))
 }
 
 fn vms(out: &mut DescriptorEncoder, named: &[Named]) -> Result<(), Error> {
@@ -203,49 +200,44 @@ fn preemptions(out: &mut DescriptorEncoder, named: &[Named]) -> Result<(), Error
             })
         }),
     )?;
-    let merged: Vec<(Labels, Histogram)> = named
-        .iter()
-        .flat_map(|n| {
-            Class::ALL.into_iter().filter(|class| n.totals.preemptions[position(*class)] > 0).map(
-                |class| {
-                    (
-                        vec![("vm", n.name.clone()), ("class", class.name().into())],
-                        of_class(n.vm, class),
-                    )
-                },
-            )
-        })
-        .collect();
     histogram(
         out,
         "reprieve_vcpu_preemption_seconds",
         "Preemptions of vCPUs that have ended, by what they were doing and how long they took",
-        Series(merged.iter().map(|(labels, all)| (labels.clone(), all)).collect()),
+        split(named, "class", |n| {
+            Class::ALL.map(|class| {
+                let ended = n.totals.preemptions[position(class)] > 0;
+                ended.then(|| (class.name(), of_class(n.vm, class)))
+            })
+        }),
     )?;
-    counter(
-        out,
-        "reprieve_vcpu_reader_preemptions",
-        "Preemptions that hit an RCU reader, whatever the class",
-        each(named, |n| Some(n.totals.readers as f64)),
-    )?;
-    counter(
-        out,
-        "reprieve_vcpu_reader_off_cpu_seconds",
-        "Time that vCPUs were off their CPU in an RCU reader; counts when the preemption ends",
-        each(named, |n| Some(seconds(n.totals.readers_ns))),
-    )?;
-    counter(
-        out,
-        "reprieve_vcpu_on_cpu_seconds",
-        "Time that vCPUs were on a CPU",
-        each(named, |n| Some(seconds(n.totals.on_ns))),
-    )?;
-    counter(
-        out,
-        "reprieve_vcpu_halted_seconds",
-        "Time that vCPUs gave up their CPU themselves, until they were woken",
-        each(named, |n| Some(seconds(n.totals.halted_ns))),
-    )
+    const TOTALS: [Figure<Activity>; 5] = [
+        (
+            "reprieve_vcpu_reader_preemptions",
+            "Preemptions that hit an RCU reader, whatever the class",
+            |all| all.readers as f64,
+        ),
+        (
+            "reprieve_vcpu_reader_off_cpu_seconds",
+            "Time that vCPUs were off their CPU in an RCU reader; counts when the preemption ends",
+            |all| seconds(all.readers_ns),
+        ),
+        (
+            "reprieve_vcpu_throttled_seconds",
+            "Time that vCPUs were off their CPU because a quota of CPU time was used up",
+            |all| seconds(all.throttled_ns),
+        ),
+        ("reprieve_vcpu_on_cpu_seconds", "Time that vCPUs were on a CPU", |all| seconds(all.on_ns)),
+        (
+            "reprieve_vcpu_halted_seconds",
+            "Time that vCPUs gave up their CPU themselves, until they were woken",
+            |all| seconds(all.halted_ns),
+        ),
+    ];
+    for (name, help, figure) in TOTALS {
+        counter(out, name, help, each(named, |n| Some(figure(n.totals))))?;
+    }
+    Ok(())
 }
 
 /// The preemptions of all vCPUs that were in `class`.
@@ -262,14 +254,7 @@ fn grace_periods(out: &mut DescriptorEncoder, named: &[Named], now: u64) -> Resu
         out,
         "reprieve_grace_period_seconds",
         "Grace periods of the guest that began and ended while watched, by duration",
-        Series(
-            named
-                .iter()
-                .filter_map(|n| {
-                    Some((vec![("vm", n.name.clone())], &n.vm.grace.as_ref()?.durations))
-                })
-                .collect(),
-        ),
+        each(named, |n| Some(&n.vm.grace.as_ref()?.durations)),
     )?;
     counter(
         out,
@@ -314,48 +299,27 @@ fn runtime(out: &mut DescriptorEncoder, processes: &[Process]) -> Result<(), Err
         }
         Series(all)
     };
-    gauge(
-        out,
-        "reprieve_runtime_threads",
-        "Threads registered with a domain of the Reprieve runtime",
-        series(|d| d.threads.into()),
-    )?;
-    gauge(
-        out,
-        "reprieve_runtime_readers",
-        "Threads in a plain section",
-        series(|d| d.readers.into()),
-    )?;
-    counter(
-        out,
-        "reprieve_runtime_grace_periods",
-        "Grace periods",
-        series(|d| d.grace_periods as f64),
-    )?;
-    gauge(
-        out,
-        "reprieve_runtime_callbacks_waiting",
-        "Callbacks that wait for a grace period",
-        series(|d| d.callbacks_waiting as f64),
-    )?;
-    gauge(
-        out,
-        "reprieve_runtime_waiting_bytes",
-        "Memory that waits for a grace period",
-        series(|d| d.bytes_waiting as f64),
-    )?;
-    gauge(
-        out,
-        "reprieve_runtime_grace_period_age_seconds",
-        "Age of the grace period in progress, 0 without one",
-        series(|d| d.current_age_ns.map_or(0.0, seconds)),
-    )?;
-    gauge(
-        out,
-        "reprieve_runtime_laggards",
-        "Threads that the grace period in progress waits for",
-        series(|d| d.laggards.len() as f64),
-    )
+    const GAUGES: [Figure<Domain>; 6] = [
+        ("threads", "Threads registered with a domain of the Reprieve runtime", |d| {
+            d.threads.into()
+        }),
+        ("readers", "Threads in a plain section", |d| d.readers.into()),
+        ("callbacks_waiting", "Callbacks that wait for a grace period", |d| {
+            d.callbacks_waiting as f64
+        }),
+        ("waiting_bytes", "Memory that waits for a grace period", |d| d.bytes_waiting as f64),
+        ("grace_period_age_seconds", "Age of the grace period in progress, 0 without one", |d| {
+            d.current_age_ns.map_or(0.0, seconds)
+        }),
+        ("laggards", "Threads that the grace period in progress waits for", |d| {
+            d.laggards.len() as f64
+        }),
+    ];
+    for (name, help, figure) in GAUGES {
+        gauge(out, &format!("reprieve_runtime_{name}"), help, series(figure))?;
+    }
+    let graces = series(|d| d.grace_periods as f64);
+    counter(out, "reprieve_runtime_grace_periods", "Grace periods", graces)
 }
 
 fn cost(out: &mut DescriptorEncoder, snapshot: &Snapshot) -> Result<(), Error> {
@@ -364,25 +328,14 @@ fn cost(out: &mut DescriptorEncoder, snapshot: &Snapshot) -> Result<(), Error> {
     out.encode_descriptor("reprieve_build", "The reprieve that watches", None, MetricType::Info)?
         .encode_info(&build)?;
     let one = |value| Series(vec![(vec![], value)]);
-    counter(
-        out,
-        "reprieve_watch_switches",
-        "Context switches of vCPUs that were looked at",
-        one(cost.switches as f64),
-    )?;
-    counter(
-        out,
-        "reprieve_watch_switch_seconds",
-        "Time in the eBPF program at these switches",
-        one(seconds(cost.switch_ns)),
-    )?;
-    counter(
-        out,
-        "reprieve_watch_cpu_seconds",
-        "CPU time of the watch process",
-        one(seconds(cost.process_ns)),
-    )?;
-    counter(out, "reprieve_watch_events_lost", "Events that were lost", one(cost.lost as f64))?;
+    for (name, help, value) in [
+        ("switches", "Context switches of vCPUs that were looked at", cost.switches as f64),
+        ("switch_seconds", "Time in the eBPF program at these switches", seconds(cost.switch_ns)),
+        ("cpu_seconds", "CPU time of the watch process", seconds(cost.process_ns)),
+        ("events_lost", "Events that were lost", cost.lost as f64),
+    ] {
+        counter(out, &format!("reprieve_watch_{name}"), help, one(value))?;
+    }
     gauge(
         out,
         "reprieve_watch_snapshot_timestamp_seconds",
@@ -514,5 +467,20 @@ mod tests {
         assert!(asked.is_subset(&served), "{:?}", asked.difference(&served));
         // The time of unseen grace periods is in the sum that the mean comes from.
         assert!(dashboard.contains("rate(reprieve_grace_periods_unseen_total{"));
+        // Time off the CPU leaves out waits after wake-ups.
+        assert!(dashboard.contains("rate(reprieve_vcpu_ready_seconds_total{"));
+    }
+
+    #[test]
+    fn the_unit_and_the_manifests_bound_watch_and_reach_it() {
+        let unit = include_str!("../../../../../packaging/systemd/reprieve-watch.service");
+        let start = unit.lines().find(|line| line.starts_with("ExecStart=")).unwrap();
+        assert!(start.ends_with(" $REPRIEVE_WATCH_OPTIONS") && unit.contains("\nCPUQuota="));
+        let manifest = include_str!("../../../../../packaging/kubevirt/reprieve-watch.yaml");
+        let (_, limits) = manifest.split_once("            limits:\n").unwrap();
+        assert!(limits.starts_with("              cpu: ") && limits.contains("memory: "));
+        assert!(manifest.contains("kind: NetworkPolicy\n"));
+        let monitor = include_str!("../../../../../packaging/kubevirt/podmonitor.yaml");
+        assert!(monitor.contains("- port: metrics\n") && manifest.contains("- name: metrics\n"));
     }
 }

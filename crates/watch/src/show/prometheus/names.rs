@@ -6,28 +6,17 @@ use std::collections::HashMap;
 
 /// A name for each of `named`, by its number and its own name. Prometheus refuses a page on which
 /// two series are the same, so those that share a name get their number appended, which is called
-/// `what` (`pid`). Whose own name is one that was made so shares it as well.
+/// `what` (`pid`). So do those whose own name looks as if it were made here.
 pub fn unique<'a>(what: &str, named: impl Iterator<Item = (u64, &'a str)>) -> Vec<String> {
     let named: Vec<(u64, String)> = named.map(|(id, name)| (id, plain(name))).collect();
-    let mut shares = vec![false; named.len()];
-    loop {
-        let name = |((id, name), shares): (&(u64, String), &bool)| match shares {
-            true => format!("{name} ({what} {id})"),
-            false => name.clone(),
-        };
-        let names: Vec<String> = named.iter().zip(&shares).map(name).collect();
-        let mut uses: HashMap<&str, u32> = HashMap::new();
-        names.iter().for_each(|name| *uses.entry(name).or_default() += 1);
-        let mut done = true;
-        for (name, shares) in names.iter().zip(&mut shares) {
-            if uses[name.as_str()] > 1 && !*shares {
-                (*shares, done) = (true, false);
-            }
-        }
-        if done {
-            return names;
-        }
-    }
+    let mut uses: HashMap<&str, u32> = HashMap::new();
+    named.iter().for_each(|(_, name)| *uses.entry(name).or_default() += 1);
+    let made = format!(" ({what} ");
+    let name = |(id, name): &(u64, String)| match uses[name.as_str()] > 1 || name.contains(&made) {
+        true => format!("{name}{made}{id})"),
+        false => name.clone(),
+    };
+    named.iter().map(name).collect()
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use super::heading::heading;
 use super::state::{Row, View};
 use crate::model::{Snapshot, Vcpu, VcpuNow, VmSnapshot};
 use crate::show::activity::Activity;
-use crate::show::histogram::quantile;
 use crate::show::lines::{doing, holders};
 use crate::show::text::{self, NONE, count, cut, optional, percent, plain, time};
 use crate::show::verdict::Best;
@@ -72,26 +71,13 @@ fn content(
     lines.push(Line::styled(format!("Verdict: {}", best.verdict(vm, &row.activity)), bold));
     lines.extend(grace(row, now, palette));
     lines.push(Line::default());
-    lines.push(Line::styled(
-        format!(
-            "vCPUs: {} preemptions/s; without a CPU {} of the time they wanted one; {} of preemptions in critical sections",
-            count(all.per_second(all.total_preemptions())),
-            optional(all.ready_share(), percent),
-            optional(all.critical_share(), percent)
-        ),
-        bold,
-    ));
+    lines.push(Line::styled(text::preemptions(all), bold));
     if !row.activity.takers.is_empty() {
         let takers = text::takers(&row.activity.takers);
         lines.push(Line::raw(cut(&format!("  CPU taken by {takers}"), width)));
     }
-    if let Some(share) = all.throttled_share().filter(|share| *share > 0.0) {
-        let share = percent(share);
-        lines.push(Line::styled(
-            format!("  throttled (cpu.max): {share} of that"),
-            palette.warning(),
-        ));
-    }
+    let throttled = text::throttled(all).map(|text| format!("  {text}"));
+    lines.extend(throttled.map(|text| Line::styled(text, palette.warning())));
     lines.push(Line::styled(titles(width), Style::new().add_modifier(Modifier::UNDERLINED)));
     for (vcpu, activity) in vm.vcpus.iter().zip(&row.activity.vcpus) {
         lines.push(line(vcpu, activity, now, width, owes(vm, vcpu), palette));
@@ -115,21 +101,11 @@ fn grace(row: &Row, now: &Snapshot, palette: Palette) -> Vec<Line<'static>> {
     let Some(grace) = &row.vm.grace else {
         return vec![Line::styled("Grace periods: not readable", bold)];
     };
-    let past = &row.activity.grace;
+    let longest = Some(grace.durations.max_ns as f64).filter(|ns| *ns > 0.0);
+    let longest = optional(longest, time);
     let mut lines = vec![Line::from(vec![
         Span::styled("Grace periods: ", bold),
-        Span::raw(format!(
-            "{}/s; mean {}, p50 {}, p99 {}; longest {}",
-            count(row.activity.all.per_second(row.activity.graces())),
-            optional(row.activity.grace_mean(), time),
-            optional(quantile(past, 0.5), time),
-            optional(quantile(past, 0.99), time),
-            if grace.durations.max_ns > 0 {
-                time(grace.durations.max_ns as f64)
-            } else {
-                NONE.into()
-            },
-        )),
+        Span::raw(format!("{}; longest {longest}", text::graces(&row.activity))),
     ])];
     let Some(current) = &grace.current else {
         lines.push(Line::raw("  none in progress"));

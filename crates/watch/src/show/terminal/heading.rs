@@ -17,6 +17,11 @@ pub fn heading(view: &View, now: &Snapshot) -> Line<'static> {
             view.window()
         )),
     ];
+    let missing = view.missing(now);
+    if !missing.is_empty() {
+        let missing = format!("  no VM {} yet", plain(&missing.join(", ")));
+        spans.push(Span::styled(missing, view.palette.warning()));
+    }
     if let Some(trouble) = &view.trouble {
         spans.push(Span::styled(format!("  {}", plain(trouble)), view.palette.warning()));
     }

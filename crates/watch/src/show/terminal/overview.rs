@@ -69,9 +69,10 @@ pub fn draw(view: &View, frame: &mut Frame) {
     frame.render_widget(Paragraph::new(heading(view, now)), top);
     let rows = view.rows();
     if rows.is_empty() {
-        let none = match view.named.join(", ") {
-            all if all.is_empty() => "No virtual machine runs here yet".into(),
-            named => format!("No virtual machine {} runs here yet", plain(&named)),
+        let none = match view.filter.as_str() {
+            "" if view.named.is_empty() => "No virtual machine runs here yet".into(),
+            "" => format!("No virtual machine {} runs here yet", plain(&view.named.join(", "))),
+            text => format!("No virtual machine has {} in its name", plain(text)),
         };
         let text = format!("\n  {none}; new ones appear by themselves.");
         frame.render_widget(Paragraph::new(text), table);
@@ -198,6 +199,9 @@ fn content(
 }
 
 fn states(vm: &VmSnapshot, palette: Palette) -> Line<'static> {
+    if vm.vcpus.is_empty() {
+        return NONE.into();
+    }
     let number = |is: fn(&VcpuNow) -> bool| vm.vcpus.iter().filter(|v| is(&v.now)).count();
     let ready = |now: &VcpuNow| matches!(now, VcpuNow::Preempted { .. } | VcpuNow::Ready { .. });
     let ready = number(ready);
@@ -266,27 +270,10 @@ fn domains(now: &Snapshot, palette: Palette) -> Vec<Line<'static>> {
     )];
     for process in &now.processes {
         for domain in &process.domains {
-            let age = optional(domain.current_age_ns.map(|ns| ns as f64), time);
             let slow = domain.current_age_ns.is_some_and(|ns| ns >= 100_000_000);
-            let laggards: Vec<String> =
-                domain.laggards.iter().take(4).map(u32::to_string).collect();
-            lines.push(Line::from(vec![
-                Span::raw(format!(
-                    "{:<16} domain {}: {}, {} in a section; waiting {} callbacks, {}B; grace period now ",
-                    cut(&plain(&process.name), 16),
-                    domain.index,
-                    text::several(domain.threads as usize, "thread"),
-                    domain.readers,
-                    domain.callbacks_waiting,
-                    count(domain.bytes_waiting as f64),
-                )),
-                Span::styled(age, if slow { palette.warning() } else { Style::new() }),
-                Span::raw(if laggards.is_empty() {
-                    String::new()
-                } else {
-                    format!(", waits for threads {}", laggards.join(" "))
-                }),
-            ]));
+            let style = if slow { palette.warning() } else { Style::new() };
+            let name = cut(&plain(&process.name), 16);
+            lines.push(Line::styled(format!("{name:<16} {}", text::domain(domain)), style));
         }
     }
     lines

@@ -3,6 +3,7 @@
 
 use super::colours::Palette;
 use crate::model::{Snapshot, VmSnapshot};
+use crate::options::names;
 use crate::show::activity::VmActivity;
 use crate::show::verdict::Best;
 use ratatui::crossterm::event::KeyCode;
@@ -128,6 +129,12 @@ impl View {
     pub fn of(mut self, named: &[String]) -> View {
         self.named = named.to_vec();
         self
+    }
+
+    /// Those that were asked for and are not there.
+    pub(super) fn missing(&self, now: &Snapshot) -> Vec<&str> {
+        let runs = |query: &str| now.vms.iter().any(|vm| names(query, vm.pid, Some(&vm.name)));
+        self.named.iter().map(String::as_str).filter(|query| !runs(query)).collect()
     }
 
     /// Takes the next snapshot. A frozen view drops it.

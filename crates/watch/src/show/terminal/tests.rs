@@ -5,6 +5,7 @@ use super::View;
 use super::state::Request;
 use crate::model::VmState;
 use crate::show::testing::busy;
+use crate::show::{lines, prometheus};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyCode;
@@ -120,6 +121,10 @@ fn a_filter_shows_the_vms_with_its_text() {
     view.key(KeyCode::Backspace);
     let all = text(&mut view, 160, 20);
     assert!(all.contains("web-1") && !all.contains("db-primary") && all.contains("/We_"), "{all}");
+    view.key(KeyCode::Char('q'));
+    let none = text(&mut view, 160, 20);
+    assert!(none.contains("No virtual machine has Weq in its name"), "{none}");
+    view.key(KeyCode::Backspace);
     view.key(KeyCode::Enter);
     assert!(view.selected == Some(4712) && view.key(KeyCode::Down) == Request::Nothing);
     view.update(busy(3));
@@ -221,4 +226,37 @@ fn a_frozen_view_keeps_its_figures() {
     view.update(none);
     let all = text(&mut view, 160, 20);
     assert!(all.contains("db-primary") && all.contains("frozen"), "{all}");
+}
+
+#[test]
+fn vms_that_were_asked_for_and_are_not_there_are_named() {
+    let named = |named: &[&str], snapshot| {
+        let named: Vec<String> = named.iter().map(|name| name.to_string()).collect();
+        let mut view = View::new(Duration::from_secs(1), false).of(&named);
+        view.update(snapshot);
+        text(&mut view, 160, 20)
+    };
+    let mut none = busy(1);
+    none.vms.clear();
+    let all = named(&["nosuch", "4711"], none);
+    assert!(all.contains("No virtual machine nosuch, 4711 runs here yet"), "{all}");
+    let all = named(&["nosuch", "4711"], busy(1));
+    assert!(all.contains("no VM nosuch yet") && all.contains("db-primary"), "{all}");
+    assert!(!named(&["4712", "db-primary"], busy(1)).contains("no VM"));
+}
+
+/// It is attached to, and its vCPUs are not known.
+#[test]
+fn a_vm_in_its_first_seconds_does_not_have_no_vcpus() {
+    let mut first = busy(1);
+    first.vms.truncate(1);
+    (first.vms[0].vcpus, first.vms[0].state) = (vec![], VmState::Attaching);
+    let line = lines::text(None, &first);
+    assert!(line.contains(" vcpus=- "), "{line}");
+    let page = prometheus::text(&first, &mut prometheus::Served::default()).unwrap();
+    assert!(!page.contains("reprieve_vm_vcpus{"), "{page}");
+    let mut view = View::new(Duration::from_secs(1), false);
+    view.update(first);
+    let all = text(&mut view, 160, 20);
+    assert!(all.contains("attaching") && !all.contains("0 / 0 / 0"), "{all}");
 }
