@@ -25,9 +25,14 @@ MUSL_TARGET = x86_64-unknown-linux-musl
 OTHER_TARGETS = x86_64-unknown-freebsd x86_64-apple-darwin aarch64-apple-darwin
 # Where the C library registers no rseq, or the architecture has no sections.
 PLAIN_TESTS = --lib --test basic --test first_use --test structures
-# Emulation has no seccomp filters, its own System V IPC is not the kernel's, and thousands of forks
-# take it half an hour.
-ARM_IPC_TESTS = --lib --test sem --test msg --test shm --test random_kills --test hostile -- --skip sandboxed --skip leave_no_memory_behind
+# Emulation has no seccomp filters, no robust lists and no limits on address space, doubles no
+# mapping, executes no program of its own kind, its own System V IPC is not the kernel's, and
+# thousands of forks take it half an hour.
+ARM_SKIPS = sandboxed no_proc_any_more_knows_the_living cannot_be_mapped wherever_a_chunk_is \
+	a_working_directory_is_left the_first_call_detaches fork_without_handlers \
+	in_another_pid_namespace_is_alive leave_no_memory_behind
+ARM_IPC_TESTS = --lib --test sem --test msg --test shm --test random_kills --test hostile -- \
+	$(addprefix --skip ,$(ARM_SKIPS))
 # That of Debian 13.
 OLDEST_RUST = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 GUEST_TARGET = x86_64-unknown-linux-gnu

@@ -75,6 +75,14 @@ pub(crate) fn expect_a_filter() {
     FILTERED.store(true, Relaxed);
 }
 
+const THREAD: i32 = libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM
+    | libc::CLONE_PARENT_SETTID
+    | libc::CLONE_CHILD_CLEARTID;
+
 /// Starts a thread of this process that has its own descriptors and calls `run(argument)`. `life`
 /// is its number until it has ended.
 ///
@@ -87,15 +95,8 @@ pub(crate) unsafe fn start_thread<T>(
     run: extern "C" fn(*mut T),
     argument: *mut T,
 ) -> Result<()> {
-    let flags = libc::CLONE_VM
-        | libc::CLONE_FS
-        | libc::CLONE_SIGHAND
-        | libc::CLONE_THREAD
-        | libc::CLONE_SYSVSEM
-        | libc::CLONE_PARENT_SETTID
-        | libc::CLONE_CHILD_CLEARTID;
     // SAFETY: the caller's promise.
-    let result = unsafe { clone(flags, stack, life.as_ptr(), run as usize, argument as usize) };
+    let result = unsafe { clone(THREAD, stack, life.as_ptr(), run as usize, argument as usize) };
     if result < 0 { Err(Errno(-result as i32)) } else { Ok(()) }
 }
 
@@ -298,6 +299,28 @@ mod tests {
         // SAFETY: valid for the write.
         unsafe { call!(SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut asked) }.unwrap();
         assert!((before.tv_sec, before.tv_nsec) <= (asked.tv_sec, asked.tv_nsec));
+    }
+
+    /// Emulators start threads that share descriptors only.
+    #[test]
+    fn a_thread_runs_on_its_stack_and_ends() {
+        static LIFE: AtomicU32 = AtomicU32::new(0);
+        static RAN: AtomicUsize = AtomicUsize::new(0);
+        extern "C" fn run(argument: *mut u8) {
+            RAN.store(&raw const argument as usize, SeqCst);
+        }
+        let mut stack = vec![0u128; 4096];
+        let range = stack.as_ptr_range();
+        let (begin, end) = (range.start as usize, range.end as usize);
+        let flags = libc::CLONE_FILES | THREAD;
+        let run = run as *const () as usize;
+        // SAFETY: the stack and `LIFE` stay until the thread has ended, which makes no calls.
+        let number = unsafe { clone(flags, end, LIFE.as_ptr(), run, stack.as_mut_ptr() as usize) };
+        assert!(number > 0, "{number}");
+        while LIFE.load(SeqCst) != 0 {
+            std::thread::yield_now();
+        }
+        assert!((begin..end).contains(&RAN.load(SeqCst)));
     }
 
     #[test]
