@@ -134,7 +134,7 @@ fn a_queue_in_cpp() {
 #[ignore = "long, and loads the machine: make test-lab"]
 fn pairs_of_lock_and_unlock() {
     let program = compile("pairs", "pairs", &[]);
-    compare("pairs of lock and unlock", program.to_str().unwrap(), printed);
+    compare("pairs of lock and unlock, by CPU time", program.to_str().unwrap(), printed);
 }
 
 #[test]
