@@ -240,14 +240,8 @@ impl Kind {
     /// See [`Class`].
     pub fn class(self) -> Class {
         match self {
-            Kind::Restart | Kind::Protect | Kind::Plain | Kind::Qsbr | Kind::C(_) => {
-                Class::Reprieve
-            }
-            Kind::Cell(_) | Kind::Map(_) | Kind::Ids(_) | Kind::List(_) | Kind::Intrusive(..) => {
-                Class::Reprieve
-            }
-            Kind::ByEights | Kind::Traverse | Kind::Ordered(_) => Class::Reprieve,
             Kind::Floor | Kind::FloorC => Class::Floor,
+            _ if self.family().is_none() => Class::Reprieve,
             _ => Class::Peer,
         }
     }
@@ -255,12 +249,6 @@ impl Kind {
     /// Its family in `--against`; `None` for subjects that always run.
     fn family(self) -> Option<&'static str> {
         match self {
-            Kind::Restart | Kind::Protect | Kind::Plain | Kind::Qsbr | Kind::C(_) => None,
-            Kind::Cell(_) | Kind::Map(_) | Kind::Ids(_) | Kind::List(_) | Kind::Intrusive(..) => {
-                None
-            }
-            Kind::Floor | Kind::FloorC | Kind::Traverse | Kind::Ordered(_) => None,
-            Kind::ByEights => None,
             Kind::Brcu => Some("hp-brcu"),
             Kind::Urcu(_) | Kind::Lfht(_) | Kind::UrcuList(..) => Some("urcu"),
             Kind::Papaya => Some("papaya"),
@@ -271,6 +259,7 @@ impl Kind {
             Kind::Haphazard => Some("haphazard"),
             Kind::ArcSwap | Kind::ArcSwapCache => Some("arc-swap"),
             Kind::StdRwLock | Kind::ParkingLot | Kind::LockedIds => Some("rwlock"),
+            _ => None,
         }
     }
 }
