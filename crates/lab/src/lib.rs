@@ -14,7 +14,7 @@
 //! | [`costs`], [`sleeper`] | what a switch, an exit, an interrupt cost; a thread of the host that sleeps |
 //! | [`record`], [`vm`] | the records of a run; one virtual machine |
 //! | [`calibrate`] | measures the costs |
-//! | [`recorder`], [`execute`], [`report`] | `raw.jsonl`; a plan on this machine; tables and HTML |
+//! | [`recorder`], [`execute`], [`report`] | `raw.jsonl`; a plan on this machine; tables, summaries |
 //! | [`host`] | this machine, or a lab host in which the program runs again |
 //! | [`mod@run`] | a whole run |
 //! | [`search`], [`results`] | a guest's best boot parameters; the matrix of results |

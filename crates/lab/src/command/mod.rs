@@ -8,19 +8,16 @@ mod run;
 mod search;
 
 use crate::args::DEFAULT_KERNEL;
-use crate::error::Error;
 use crate::experiments;
 use crate::images::Images;
 use crate::progress;
-use crate::report::{self, REPORT_FILE};
+use crate::report;
 use crate::signals::cancel_on_signal;
 use crate::{check, soak};
 use anyhow::Result;
 use clap::Subcommand;
-use reprieve_page::output::{print, print_json, tell, width};
+use reprieve_page::output::{print, print_json, width};
 use serde_json::json;
-use std::fs;
-use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
@@ -33,13 +30,10 @@ pub enum Command {
     },
     /// Run experiments; a list option given several times makes one column per combination
     Run(Box<run::RunArgs>),
-    /// Render a run again
+    /// Print the tables of a run
     Report {
         /// The directory of a `lab run`
         dir: PathBuf,
-        /// The directory for the report [default: that of the run]
-        #[arg(long, value_name = "DIR")]
-        out: Option<PathBuf>,
         /// Print the summary as JSON
         #[arg(long)]
         json: bool,
@@ -105,7 +99,7 @@ pub fn main(command: Command) -> Result<()> {
     match command {
         Command::List { json } => list(json),
         Command::Run(args) => run::main(*args),
-        Command::Report { dir, out, json } => report(&dir, out, json),
+        Command::Report { dir, json } => report(&dir, json),
         Command::Check(args) => check::main(&args),
         Command::Search(args) => search::main(*args),
         Command::Results(args) => results::main(*args),
@@ -137,28 +131,9 @@ fn list(json: bool) -> Result<()> {
     print(&text)
 }
 
-fn report(dir: &Path, out: Option<PathBuf>, json: bool) -> Result<()> {
-    // The table comes first: where no file can be written, it is the report.
-    let run = report::load(dir)?;
-    let summary = report::summarize(&run);
-    if json { print_json(&summary) } else { print(&summary.to_text(width())) }?;
-    let own = out.is_none();
-    let out = out.unwrap_or_else(|| dir.to_owned());
-    fs::create_dir_all(&out).map_err(Error::io(&out))?;
-    match report::save(&run, &summary, &out) {
-        // The results of another user, or a medium that cannot be written.
-        Err(Error::Io { path, source }) if own && read_only(&source) => {
-            let path = path.display();
-            tell(format!("warning: {path}: {source}; --out writes elsewhere"));
-            return Ok(());
-        }
-        saved => saved?,
-    }
-    if json { Ok(()) } else { print(&format!("\nreport: {}\n", out.join(REPORT_FILE).display())) }
-}
-
-fn read_only(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
+fn report(dir: &Path, json: bool) -> Result<()> {
+    let summary = report::summarize(&report::load(dir)?);
+    if json { print_json(&summary) } else { print(&summary.to_text(width())) }
 }
 
 fn images(action: Option<ImagesAction>, json: bool) -> Result<()> {

@@ -9,7 +9,6 @@ use crate::host_scheduler::HostScheduler;
 use crate::plan::Scale;
 use crate::policy::{self, Policy};
 use crate::progress;
-use crate::report::REPORT_FILE;
 use crate::run::{self, Around, Outcome, Settings};
 use crate::signals::cancel_on_signal;
 use crate::watcher::Watcher;
@@ -81,7 +80,7 @@ pub struct RunArgs {
     /// Directory for the results [default: lab-results/EXPERIMENT-TIME]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Print all tables of the page, also where policies are compared
+    /// Print all tables, also where policies are compared
     #[arg(long, short)]
     verbose: bool,
     /// Print the summaries as JSON instead of tables
@@ -112,10 +111,11 @@ pub fn main(args: RunArgs) -> Result<()> {
         print_json(&all)?;
     } else {
         for outcome in &outcomes {
-            let (summary, report) = (&outcome.summary, outcome.dir.join(REPORT_FILE));
+            let (summary, dir) = (&outcome.summary, outcome.dir.display());
             let brief = if args.verbose { None } else { summary.to_brief(width()) };
+            let more = if brief.is_some() { "all figures" } else { "again" };
             let text = brief.unwrap_or_else(|| summary.to_text(width()));
-            print(&format!("{text}\nreport: {}\n\n", report.display()))?;
+            print(&format!("{text}\n{more}: reprieve lab report {dir}\n\n"))?;
         }
     }
     ran.map_err(|error| match error {

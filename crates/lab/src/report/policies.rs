@@ -11,7 +11,6 @@ use super::stats::{Bound, Bounded, Spread, spread};
 use super::summary::{Cell, VariantSummary};
 use crate::plan::Plan;
 use crate::policy::Policy;
-use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
 
 /// A figure under a policy against the same figure under the stock scheduler.
@@ -144,18 +143,14 @@ impl Comparison {
     /// The cells of a variant, with the spread of the repeats in a second line; `None` if there is
     /// nothing to compare.
     pub fn cells(&self, variant: &VariantSummary) -> Option<Vec<String>> {
-        self.compares(variant).then(|| {
-            let cell = |column: &Column| {
-                let Some(ratio) = pick(variant, column) else { return format::NONE.into() };
-                let range = range(ratio, column.4).map(|range| format!("\n{range}"));
-                text(ratio, column.4) + &range.unwrap_or_default()
-            };
-            self.columns.iter().map(cell).collect()
-        })
-    }
-
-    fn compares(&self, variant: &VariantSummary) -> bool {
-        self.columns.iter().any(|column| pick(variant, column).is_some())
+        let ratios: Vec<_> = self.columns.iter().map(|column| pick(variant, column)).collect();
+        let cell = |(ratio, column): (&Option<Ratio>, &Column)| {
+            let Some(ratio) = *ratio else { return format::NONE.into() };
+            let range = range(ratio, column.4).map(|range| format!("\n{range}"));
+            text(ratio, column.4) + &range.unwrap_or_default()
+        };
+        let cells = || ratios.iter().zip(self.columns).map(cell).collect();
+        ratios.iter().any(Option::is_some).then(cells)
     }
 }
 
@@ -183,60 +178,6 @@ fn range(ratio: Ratio, form: Form) -> Option<String> {
         // May be negative.
         Avoided => format!("{}..{}", format::share(missing(max)), format::share(missing(min))),
     })
-}
-
-/// The same tables for the page: a row per variant, with its letter and its title.
-pub fn tables<'a>(rows: impl Iterator<Item = (&'a str, &'a str, &'a VariantSummary)>) -> Markup {
-    let rows: Vec<_> = rows.filter(|(.., v)| compared(v)).collect();
-    html! {
-        @if !rows.is_empty() {
-            h3 { "Policies against eevdf" }
-            p class="soft" {
-                "Overcommitted figures over those of the same guest under the stock scheduler (eevdf), and over that guest alone under it. "
-                "Avoided: critical-section preemptions that the stock scheduler has more. "
-                "Below: the least and the greatest of a repeat."
-            }
-            @for comparison in &TABLES { (comparison.table(&rows)) }
-        }
-    }
-}
-
-impl Comparison {
-    fn table(&self, rows: &[(&str, &str, &VariantSummary)]) -> Markup {
-        html! {
-            @if rows.iter().any(|(.., variant)| self.compares(variant)) {
-                div class="scroll" {
-                    table class="policies wide-label" {
-                        thead { tr {
-                            th {}
-                            @for (group, part, ..) in self.columns { th { (group) br; (part) } }
-                        } }
-                        tbody {
-                            @for (letter, title, variant) in rows {
-                                tr data-item=(letter) {
-                                    th scope="row" { strong { (letter) } " " (title) }
-                                    @for column in self.columns { (cell(variant, column)) }
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn cell(variant: &VariantSummary, column: &Column) -> Markup {
-    let (_, _, key, _, form) = *column;
-    let ratio = pick(variant, column);
-    html! {
-        td class="ratio" data-key=(key) data-value=[ratio.map(|r| r.value)] {
-            (ratio.map_or(format::NONE.into(), |ratio| text(ratio, form)))
-            @if let Some(range) = ratio.and_then(|ratio| range(ratio, form)) {
-                span class="spread" { (range) }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -155,12 +155,12 @@ fn headline(s: &Summary) -> String {
     format!("{}{mark}, {}, {}", plain(&s.experiment), scale(&s.plan), plain(&s.started))
 }
 
-pub fn scale(plan: &Plan) -> String {
+fn scale(plan: &Plan) -> String {
     format!("{} scale", plan.scale.name())
 }
 
 /// Guests, host and phases of a run, in one line.
-pub fn conditions(s: &Summary) -> String {
+fn conditions(s: &Summary) -> String {
     let mut kernels: Vec<&str> =
         s.guests.iter().filter(|g| g.variant.is_some()).map(|g| g.info.kernel.as_str()).collect();
     kernels.sort_unstable();
@@ -204,7 +204,7 @@ fn cgroups(plan: &Plan) -> String {
     out
 }
 
-pub fn label(s: &Summary, row: &Row) -> String {
+fn label(s: &Summary, row: &Row) -> String {
     s.metric(&row.key).map_or_else(|| plain(&row.key), |m| format::with_unit(&m.label, &m.unit))
 }
 
@@ -295,7 +295,7 @@ fn compact(s: &Summary, entries: &[(String, &VariantSummary)], width: usize) -> 
 }
 
 /// `A` to `Z`, then `A1` and so on.
-pub fn letter(i: usize) -> String {
+fn letter(i: usize) -> String {
     let c = char::from(b'A' + (i % 26) as u8);
     if i < 26 { c.to_string() } else { format!("{c}{}", i / 26) }
 }

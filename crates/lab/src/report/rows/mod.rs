@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! All rows of the table, in the order in which they are shown.
 //!
-//! A new figure is one [`row`] here; every rendering (terminal, Markdown, JSON, HTML) then shows
+//! A new figure is one [`row`] here; every rendering (terminal, JSON) then shows
 //! it. `docs/results.md` lists the keys.
 
 mod fair;
