@@ -80,7 +80,7 @@ pub struct RunArgs {
     /// Directory for the results [default: lab-results/EXPERIMENT-TIME]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Print all tables, also where policies are compared
+    /// Print all figures, also where guests or policies are compared
     #[arg(long, short)]
     verbose: bool,
     /// Print the summaries as JSON instead of tables
@@ -112,10 +112,9 @@ pub fn main(args: RunArgs) -> Result<()> {
     } else {
         for outcome in &outcomes {
             let (summary, dir) = (&outcome.summary, outcome.dir.display());
-            let brief = if args.verbose { None } else { summary.to_brief(width()) };
-            let more = if brief.is_some() { "all figures" } else { "again" };
-            let text = brief.unwrap_or_else(|| summary.to_text(width()));
-            print(&format!("{text}\n{more}: reprieve lab report {dir}\n\n"))?;
+            let brief = !args.verbose && summary.variants.len() > 1;
+            let text = if brief { summary.to_brief(width()) } else { summary.to_text(width()) };
+            print(&format!("{text}\nall figures: reprieve lab report {dir}\n\n"))?;
         }
     }
     ran.map_err(|error| match error {

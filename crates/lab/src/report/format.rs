@@ -56,11 +56,6 @@ pub fn ratio(value: Option<f64>) -> String {
     }
 }
 
-/// A share in %, with one decimal.
-pub fn share(percent: f64) -> String {
-    if percent.is_finite() { format!("{percent:.1}") } else { NONE.into() }
-}
-
 fn thousands(text: &str) -> String {
     let (sign, digits) = text.strip_prefix('-').map_or(("", text), |d| ("-", d));
     let mut out = String::from(sign);

@@ -11,7 +11,6 @@
 use crate::error::{Error, Result};
 use std::path::Path;
 
-mod brief;
 mod format;
 mod load;
 pub mod metric;

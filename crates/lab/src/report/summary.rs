@@ -105,6 +105,14 @@ impl Cell {
         stats::ratio(self.bounded(), under.bounded()).filter(|_| quiet)
     }
 
+    /// The same in another unit.
+    pub fn times(&self, factor: f64) -> Cell {
+        let spread = self.spread.map(|s| Spread { min: s.min * factor, max: s.max * factor, ..s });
+        let repeats =
+            self.repeats.iter().map(|repeat| repeat.map(|value| value * factor)).collect();
+        Cell { value: self.value * factor, spread, repeats, ..*self }
+    }
+
     /// The figure, and which bound it is.
     pub fn bounded(&self) -> stats::Bounded {
         (self.value, self.bound)

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The paper's table as text for a terminal.
+//! A run as text for a terminal.
 //!
-//! A single variant gets the full table: a row per figure, baseline, overcommit, ratio and the
-//! paper's figures beside them. Several variants get one row each in a compact table.
-//! Everything fits 80 columns; what came from a guest or a file is freed of control characters
-//! first.
+//! The first table has a row for each condition. Then each variant has a table of its own: a row
+//! per figure, baseline, overcommit, ratio and the paper's figures beside them. Everything fits 80
+//! columns. Text of a guest or a file is freed of control characters first.
 
 use super::format::{self, plain};
 use super::policies;
 use super::summary::{Row, Summary, VariantSummary};
 use crate::plan::{Plan, Scenario};
+use crate::policy::Policy;
 use comfy_table::{
     Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, presets,
 };
@@ -18,135 +18,115 @@ use std::fmt::Write;
 /// The least width, also for narrower terminals.
 const NARROWEST: usize = 80;
 
-/// Rows whose spread over the repeats is shown.
-const SPREAD: [&str; 3] = ["gp_mean", "memory_growth", "throughput"];
+/// Labels of variants that are longer stand below the table, under a letter.
+const LONGEST_LABEL: usize = 20;
 
-/// A column of a compact table.
-enum Column {
-    Baseline(&'static str),
-    Overcommit(&'static str),
-    Ratio(&'static str),
-}
-
-use Column::{Baseline, Overcommit, Ratio};
-
-/// A compact table: title, then heading and content of each column.
-type Compact = (&'static str, &'static [(&'static str, Column)]);
-
-const COMPACT: [Compact; 6] = [
-    (
-        "Grace periods, ms, alone and overcommitted; throughput, {throughput}",
-        &[
-            ("alone\nmean", Baseline("gp_mean")),
-            ("\np50", Baseline("gp_p50")),
-            ("\np90", Baseline("gp_p90")),
-            ("\nmax", Baseline("gp_max")),
-            ("over\nmean", Overcommit("gp_mean")),
-            ("\np50", Overcommit("gp_p50")),
-            ("\np90", Overcommit("gp_p90")),
-            ("\nmax", Overcommit("gp_max")),
-            ("mean\nratio", Ratio("gp_mean")),
-            ("thr.put\nalone", Baseline("throughput")),
-            ("\nover", Overcommit("throughput")),
-        ],
-    ),
-    (
-        "Memory, MiB; CPU per grace period, us; vCPU preemptions, 1/s",
-        &[
-            ("growth\nalone", Baseline("memory_growth")),
-            ("\nover", Overcommit("memory_growth")),
-            ("\nratio", Ratio("memory_growth")),
-            ("spike\nalone", Baseline("memory_spike")),
-            ("\nover", Overcommit("memory_spike")),
-            ("\nratio", Ratio("memory_spike")),
-            ("CPU/GP\nalone", Baseline("gp_cpu")),
-            ("\nover", Overcommit("gp_cpu")),
-            ("\nratio", Ratio("gp_cpu")),
-            ("preempt.\nover", Overcommit("vcpu_preemptions")),
-        ],
-    ),
-    (
-        "Critical-section preemptions, overcommitted, 1/s",
-        &[
-            ("all", Overcommit("critical_preemptions")),
-            ("reader", Overcommit("critical_preemptions.reader")),
-            ("no-preempt", Overcommit("critical_preemptions.no-preempt")),
-            ("irqs-off", Overcommit("critical_preemptions.irqs-off")),
-            ("softirq", Overcommit("critical_preemptions.softirq")),
-            ("hardirq", Overcommit("critical_preemptions.hardirq")),
-        ],
-    ),
-    (
-        "Phases survived, %; soonest out of memory, s",
-        &[
-            ("survived\nalone", Baseline("survived")),
-            ("\nover", Overcommit("survived")),
-            ("died after\nalone", Baseline("out_of_memory")),
-            ("\nover", Overcommit("out_of_memory")),
-        ],
-    ),
-    (
-        "CPU time of the tested guest, overcommitted: s, and against its entitlement",
-        &[
-            ("CPU time\nof a phase", Overcommit("cpu_seconds_subject")),
-            ("got\nof 10", Overcommit("cpu_of_10_subject")),
-            ("entitled\nof 10", Overcommit("cpu_of_10_entitled")),
-            ("beyond\n%", Overcommit("cpu_deviation_subject")),
-        ],
-    ),
-    (
-        "Callback latency, ms",
-        &[
-            ("alone\nmean", Baseline("callback_latency_mean")),
-            ("\np50", Baseline("callback_latency_p50")),
-            ("\np99", Baseline("callback_latency_p99")),
-            ("\nmax", Baseline("callback_latency_max")),
-            ("over\nmean", Overcommit("callback_latency_mean")),
-            ("\np50", Overcommit("callback_latency_p50")),
-            ("\np99", Overcommit("callback_latency_p99")),
-            ("\nmax", Overcommit("callback_latency_max")),
-            ("mean\nratio", Ratio("callback_latency_mean")),
-        ],
-    ),
+/// The columns that compare conditions: heading, and key of the row.
+const COLUMNS: [(&str, &str); 8] = [
+    ("GP mean\nms", SPREAD),
+    ("90 %\nbelow", "gp_p90"),
+    ("longest\n", "gp_max"),
+    ("memory\nMiB", "memory_peak"),
+    ("", THROUGHPUT),
+    ("CPUs\nused", CPUS),
+    ("critical\npreempt.", "critical_preemptions"),
+    ("survived\n%", SURVIVED),
 ];
 
+/// With the range of the repeats in a second line.
+const SPREAD: &str = "gp_mean";
+/// Under its unit.
+const THROUGHPUT: &str = "throughput";
+/// Shown as a number of CPUs.
+const CPUS: &str = "host_cpu_subject";
+/// Shown if a guest did not survive a phase.
+const SURVIVED: &str = "survived";
+
 impl Summary {
-    /// The table for a terminal of `width` columns, with notices below; ends with a line feed.
+    /// The conditions side by side, and each variant with all figures, for a terminal of `width`
+    /// columns, with notices below; ends with a line feed.
     pub fn to_text(&self, width: usize) -> String {
         let width = width.max(NARROWEST);
-        let mut out = String::new();
-        let _ = writeln!(out, "{}", headline(self));
-        let _ = writeln!(out, "{}\n", paragraph(&conditions(self), width));
-        if let [variant] = self.variants.as_slice() {
-            let _ = writeln!(out, "{}", trimmed(full(self, variant, width)));
-        } else {
-            let entries: Vec<_> =
-                self.variants.iter().map(|v| (plain(&v.variant.label), v)).collect();
-            out.push_str(&compact(self, &entries, width));
+        let mut out = self.head(width);
+        for variant in &self.variants {
+            if self.variants.len() > 1 {
+                let _ = writeln!(out, "\n{}", plain(&variant.variant.label));
+            }
+            let _ = writeln!(out, "\n{}", trimmed(full(self, variant, width)));
         }
-        out.push_str(&spreads(self, width));
         if let Some(costs) = &self.costs {
             let _ = write!(out, "\nCosts of this bed\n{}", costs.to_text());
         }
-        out.push_str(&remarks(self, width));
-        out
+        out + &remarks(self, width)
+    }
+
+    /// A few lines: the conditions side by side, and the notices.
+    pub fn to_brief(&self, width: usize) -> String {
+        let width = width.max(NARROWEST);
+        self.head(width) + &remarks(self, width)
+    }
+
+    fn head(&self, width: usize) -> String {
+        let conditions = paragraph(&conditions(self), width);
+        format!("{}\n{conditions}\n\n{}", headline(self), side_by_side(self, width))
     }
 }
 
-/// The few lines of [`Summary::to_brief`].
-pub fn brief(
-    s: &Summary,
-    header: impl Iterator<Item = String>,
-    rows: impl Iterator<Item = Vec<String>>,
-    width: usize,
-) -> String {
-    let width = width.max(NARROWEST);
+/// A row for each guest alone, and one for each variant overcommitted.
+fn side_by_side(s: &Summary, width: usize) -> String {
+    let references = policies::references(&s.plan);
+    let one_guest = s.plan.guests().iter().all(|&guest| guest == 0);
+    let (mut rows, mut keys) = (vec![], String::new());
+    for (i, v) in s.variants.iter().enumerate() {
+        let (label, policies) = (plain(&v.variant.label), one_guest && references[i].is_some());
+        let name = match &v.variant.policy {
+            Policy::Guard(..) if policies => format!("guard: {label}"),
+            _ if policies => format!("stock: {label}"),
+            _ if label.chars().count() <= LONGEST_LABEL => label,
+            _ => {
+                let letter = letter(i);
+                let _ = writeln!(keys, "{letter}  {label}");
+                letter
+            }
+        };
+        // A guest alone under the stock scheduler serves all policies.
+        if references[i].is_none_or(|reference| reference == i) {
+            let alone = if policies { "alone".into() } else { format!("{name}, alone") };
+            rows.push((alone, v, Scenario::Baseline));
+        }
+        rows.push((name, v, Scenario::Overcommit));
+    }
+    let value = |v: &VariantSummary, key, scenario| {
+        let cell = v.row(key)?.cell(scenario)?;
+        Some(if key == CPUS { cell.times(f64::from(s.host.cpus) / 100.0) } else { cell.clone() })
+    };
+    let shown = |key: &str| {
+        let mut cells = rows.iter().filter_map(|(_, v, scenario)| value(v, key, *scenario));
+        if key == SURVIVED { cells.any(|cell| cell.value < 100.0) } else { cells.next().is_some() }
+    };
+    let columns: Vec<_> = COLUMNS.into_iter().filter(|(_, key)| shown(key)).collect();
     let mut table = bare(width);
-    table.set_header(header);
-    table.add_rows(rows);
+    let heading = |(heading, key): &(&str, &str)| match s.metric(THROUGHPUT) {
+        Some(metric) if *key == THROUGHPUT => format!("{}\n", plain(&metric.unit)),
+        _ => (*heading).into(),
+    };
+    table.set_header(std::iter::once(String::new()).chain(columns.iter().map(heading)));
+    for (name, v, scenario) in &rows {
+        let cells = columns.iter().map(|(_, key)| {
+            let cell = value(v, key, *scenario);
+            let spread = cell.as_ref().and_then(|cell| cell.spread).filter(|_| *key == SPREAD);
+            let range = spread.map(|spread| {
+                format!("\n{}..{}", format::number(spread.min), format::number(spread.max))
+            });
+            format::cell(cell.as_ref()) + &range.unwrap_or_default()
+        });
+        table.add_row(std::iter::once(name.clone()).chain(cells));
+    }
     align(&mut table);
-    let (head, conditions) = (headline(s), paragraph(&conditions(s), width));
-    format!("{head}\n{conditions}\n\n{}\n{}", trimmed(table), remarks(s, width))
+    if let Some(labels) = table.column_mut(0) {
+        labels.set_constraint(ColumnConstraint::ContentWidth);
+    }
+    format!("{}\n{keys}", trimmed(table))
 }
 
 /// `membench, scale quick, 2026-11-20T16:00:00Z`
@@ -244,88 +224,10 @@ fn full(s: &Summary, variant: &VariantSummary, width: usize) -> Table {
     table
 }
 
-/// The compact tables that are not empty. `s` has the meaning of the rows.
-fn compact(s: &Summary, entries: &[(String, &VariantSummary)], width: usize) -> String {
-    let mut out = String::new();
-    let unit = s.metric("throughput").map_or("1/s", |m| m.unit.as_str());
-    // Labels too long for their column go below, under a letter.
-    let longest = entries.iter().map(|(l, _)| l.chars().count()).max().unwrap_or(0);
-    let compared = entries.iter().any(|(_, v)| policies::compared(v));
-    let keyed = longest + if compared { policies::WIDTH } else { 66 } > width;
-    let show = |i: usize, label: &str| if keyed { letter(i) } else { label.to_owned() };
-    for (title, columns) in COMPACT {
-        let figure = |v: &VariantSummary, column: &Column| match column {
-            Baseline(key) => Some(format::cell(Some(v.row(key)?.baseline.as_ref()?))),
-            Overcommit(key) => Some(format::cell(Some(v.row(key)?.overcommit.as_ref()?))),
-            Ratio(key) => Some(format::bounded_ratio(Some(v.row(key)?.bounded_ratio()?))),
-        };
-        if !entries.iter().any(|(_, v)| columns.iter().any(|(_, c)| figure(v, c).is_some())) {
-            continue;
-        }
-        let mut table = bare(width);
-        table.set_header(std::iter::once("").chain(columns.iter().map(|(heading, _)| *heading)));
-        for (i, (label, v)) in entries.iter().enumerate() {
-            let cells =
-                columns.iter().map(|(_, c)| figure(v, c).unwrap_or_else(|| format::NONE.into()));
-            table.add_row(std::iter::once(show(i, label)).chain(cells));
-        }
-        align(&mut table);
-        let _ = writeln!(out, "{}", title.replace("{throughput}", &plain(unit)));
-        let _ = writeln!(out, "{}\n", trimmed(table));
-    }
-    for comparison in &policies::TABLES {
-        let mut table = bare(width);
-        table.set_header(std::iter::once(String::new()).chain(comparison.headings()));
-        for (i, (label, v)) in entries.iter().enumerate() {
-            if let Some(cells) = comparison.cells(v) {
-                table.add_row(std::iter::once(show(i, label)).chain(cells));
-            }
-        }
-        if !table.is_empty() {
-            align(&mut table);
-            let _ = writeln!(out, "{}\n{}\n", comparison.title, trimmed(table));
-        }
-    }
-    if keyed {
-        for (i, (label, _)) in entries.iter().enumerate() {
-            let _ = writeln!(out, "{}  {label}", letter(i));
-        }
-    }
-    out
-}
-
 /// `A` to `Z`, then `A1` and so on.
 fn letter(i: usize) -> String {
     let c = char::from(b'A' + (i % 26) as u8);
     if i < 26 { c.to_string() } else { format!("{c}{}", i / 26) }
-}
-
-/// The spread over the repeats of the rows in [`SPREAD`]; with several variants only of the first.
-fn spreads(s: &Summary, width: usize) -> String {
-    if s.plan.repeat < 2 {
-        return "\none repeat, so no spread is known\n".into();
-    }
-    let several = s.variants.len() > 1;
-    let keys = if several { &SPREAD[..1] } else { &SPREAD[..] };
-    let mut table = bare(width);
-    table.set_header(["", "baseline\nmin..max", "\ncv", "overcommit\nmin..max", "\ncv"]);
-    for variant in &s.variants {
-        for row in keys.iter().filter_map(|k| variant.row(k)) {
-            let part = |scenario| {
-                let spread = row.cell(scenario).and_then(|c| c.spread);
-                let range =
-                    spread.map(|s| format!("{}..{}", format::number(s.min), format::number(s.max)));
-                let cv = spread.and_then(|s| s.cv).map(|cv| format!("{:.1} %", 100.0 * cv));
-                [range, cv].map(|text| text.unwrap_or_else(|| format::NONE.into()))
-            };
-            let of = if several { plain(&variant.variant.label) } else { label(s, row) };
-            let (b, o) = (part(Scenario::Baseline), part(Scenario::Overcommit));
-            table.add_row(std::iter::once(of).chain(b).chain(o));
-        }
-    }
-    align(&mut table);
-    let what = if several { "GP mean, ms, " } else { "" };
-    format!("\n{what}spread over {} repeats\n{}\n", s.plan.repeat, trimmed(table))
 }
 
 /// Why the run is incomplete, where the paper's figures mean something else, and the notices.
