@@ -98,11 +98,6 @@ impl Drop for Starved {
     }
 }
 
-/// Lets thread `tid` run only when no other thread wants its CPU.
-pub fn idle_priority(tid: u32) -> Result<()> {
-    set_policy(tid, libc::SCHED_IDLE)
-}
-
 /// Lets thread `tid` run before all that have no real-time priority.
 pub fn real_time(tid: u32) -> Result<()> {
     set_policy(tid, libc::SCHED_FIFO)

@@ -10,7 +10,6 @@
 mod attach;
 pub mod bpf_objects;
 mod classes;
-mod cost;
 mod cycles;
 mod doctor;
 mod grace;
@@ -84,8 +83,6 @@ enum Check {
     Attach,
     /// Attaching and detaching again and again leaves nothing behind
     Cycles,
-    /// The cost of watching at ten thousand switches of vCPUs per second, beside its targets
-    Cost,
     /// `doctor --vm` and the guest's own kernel say the same about the guest
     Doctor,
     /// The kernel takes `guard`'s program; or `guard` says why it cannot
@@ -270,7 +267,6 @@ fn run(
             Check::Grace => grace::check(setup),
             Check::Attach => attach::check(setup),
             Check::Cycles => cycles::check(setup, args.cycles),
-            Check::Cost => cost::check(setup),
             Check::Doctor => doctor::check(setup),
             Check::Program => guard::check_program(setup),
             Check::Guard => guard::check(setup),

@@ -44,9 +44,6 @@ pub enum Workload {
     Bench { arguments: Vec<String> },
     /// `threads` threads that never stop computing.
     Hog { threads: u32 },
-    /// `pairs` pairs of threads, on different vCPUs, that wake each other and sleep, computing for
-    /// `work_us` before each time; unit `wakeup`.
-    PingPong { pairs: u32, work_us: u32 },
     /// `[RP]`'s bursty processes: `min_ops..=max_ops` arithmetic operations, then
     /// `min_sleep_ms..=max_sleep_ms` asleep, uniformly at random from `seed`.
     Bursty {

@@ -21,7 +21,6 @@ mod hinted;
 mod hog;
 mod hold;
 mod membench;
-mod ping_pong;
 mod postmark;
 mod psearchy;
 mod pty_program;
@@ -115,7 +114,6 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
         Workload::Apache { connections } => apache::prepare(*connections),
         Workload::Bench { arguments } => bench::prepare(arguments),
         Workload::Hog { threads } => hog::prepare(*threads),
-        Workload::PingPong { pairs, work_us } => ping_pong::prepare(*pairs, *work_us),
         Workload::Bursty { processes, min_ops, max_ops, min_sleep_ms, max_sleep_ms, seed } => {
             let (ops, sleep) = ((*min_ops, *max_ops), (*min_sleep_ms, *max_sleep_ms));
             bursty::prepare(*processes, ops, sleep, *seed)
