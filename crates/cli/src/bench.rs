@@ -8,11 +8,9 @@ use reprieve_bench::{
     Bench, Neighbour, Options, Outcome, Summary, markdown, run, run_all, summary_markdown,
     summary_text, text,
 };
-use reprieve_lab::progress;
-use reprieve_lab::progress::{Progress, Silent};
 use reprieve_lab::signals::cancel_on_signal;
 use reprieve_page::output::{print, print_json, width_or};
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write as _, stderr};
 use std::time::Duration;
 
 #[derive(Args)]
@@ -98,28 +96,30 @@ pub fn main(args: BenchArgs) -> Result<()> {
         hogs: args.hogs.clone(),
         cancel: cancel.flag(),
     };
-    // A line per sample is useful on a terminal only.
-    let progress: Box<dyn Progress> =
-        if stderr().is_terminal() { progress::for_stderr() } else { Box::new(Silent) };
-    let told = |what: &str, done: f64| {
-        progress.remaining(length.mul_f64(1.0 - done));
-        progress.step(&format!("{what} ({:.0} %)", done * 100.0));
-    };
+    let told = |what: &str, done: f64| show_progress(&format!("{what} ({:.0} %)", done * 100.0));
     match args.name.0 {
         Some(bench) => {
             let outcome = run(bench, &options(bench, length), &told);
-            progress.finish();
+            show_progress("");
             show_one(&args, &outcome?)
         }
         None => {
             let (summary, result) = run_all(length, &options, &told);
-            progress.finish();
+            show_progress("");
             // The benchmarks that ended before an error are shown.
             if !summary.benches.is_empty() {
                 show_all(&args, &summary)?;
             }
             Ok(result?)
         }
+    }
+}
+
+/// A terminal shows one line, which the next one replaces.
+fn show_progress(line: &str) {
+    let mut stderr = stderr();
+    if stderr.is_terminal() {
+        let _ = write!(stderr, "\r\x1b[K{line}");
     }
 }
 

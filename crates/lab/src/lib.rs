@@ -36,7 +36,6 @@ pub mod host;
 mod host_scheduler;
 pub mod images;
 pub mod limit;
-mod log_directory;
 pub mod plan;
 pub mod policy;
 pub mod process;

@@ -20,13 +20,11 @@ mod stopped;
 
 use crate::args::{DEFAULT_KERNEL, HostArgs};
 use crate::host::{Logs, Messages};
-use crate::host::{Message, PlanHost, RunContext};
+use crate::host::{Message, PlanHost, RunContext, log_directory};
 use crate::images::{ImageSet, Images, Program};
-use crate::log_directory::LogDirectory;
 use crate::policy::Need;
 use crate::process::Cancel;
-use crate::progress;
-use crate::progress::Progress;
+use crate::progress::{Lines, Progress};
 use crate::signals::cancel_on_signal;
 use crate::vm::Accel;
 use anyhow::{Context as _, Result, bail};
@@ -133,10 +131,9 @@ pub fn main(args: &CheckArgs) -> Result<()> {
     if let Some(images) = &args.images {
         return inside(args, checks, images, &cancel);
     }
-    let progress = progress::for_stderr();
+    let progress = Lines::default();
     let mut findings = Vec::new();
-    let ran = outside(args, checks, &*progress, &cancel, &mut findings);
-    progress.finish();
+    let ran = outside(args, checks, &progress, &cancel, &mut findings);
     // Also the verdicts before a check that could not be carried out.
     if args.json && (ran.is_ok() || !findings.is_empty()) {
         print_json(&findings)?;
@@ -164,7 +161,7 @@ fn outside(
 ) -> Result<()> {
     let bed = args.host.bed();
     bed.check()?;
-    let logs = LogDirectory::new()?;
+    let logs = log_directory()?;
     let images = Images::open(cancel, progress)?;
     let kernel = &args.guest_kernel;
     let set = images.prepare(std::slice::from_ref(kernel), &[Program::Hold])?;

@@ -3,8 +3,8 @@
 
 use crate::args::{DEFAULT_KERNEL, HostArgs};
 use crate::costs::{Cost, Costs};
-use crate::log_directory::LogDirectory;
-use crate::progress;
+use crate::host::log_directory;
+use crate::progress::{Lines, Progress};
 use crate::run::{self, Settings};
 use crate::signals::cancel_on_signal;
 use anyhow::Result;
@@ -26,15 +26,14 @@ pub struct CalibrateArgs {
 
 pub fn main(args: CalibrateArgs) -> Result<()> {
     let cancel = cancel_on_signal()?;
-    let progress = progress::for_stderr();
-    let out = LogDirectory::new()?;
+    let progress = Lines::default();
+    let out = log_directory()?;
     let settings = Settings { bed: args.host.bed(), out: out.path().into() };
-    let measured = run::calibrate(&args.guest_kernel, &settings, &*progress, &cancel);
+    let measured = run::calibrate(&args.guest_kernel, &settings, &progress, &cancel);
     if measured.is_err() && !cancel.is_set() {
         let kept = out.keep();
         progress.notice(&format!("console logs: {}", kept.display()));
     }
-    progress.finish();
     let (host, costs) = measured?;
     if args.json {
         let rows = costs.rows();

@@ -10,7 +10,7 @@ mod search;
 use crate::args::DEFAULT_KERNEL;
 use crate::experiments;
 use crate::images::Images;
-use crate::progress;
+use crate::progress::Lines;
 use crate::report;
 use crate::signals::cancel_on_signal;
 use crate::{check, soak};
@@ -138,15 +138,14 @@ fn report(dir: &Path, json: bool) -> Result<()> {
 
 fn images(action: Option<ImagesAction>, json: bool) -> Result<()> {
     let cancel = cancel_on_signal()?;
-    let progress = progress::for_stderr();
-    let images = Images::open(&cancel, &*progress)?;
+    let progress = Lines::default();
+    let images = Images::open(&cancel, &progress)?;
     match action {
         Some(ImagesAction::Fetch { kernels }) => {
             images.fetch(&kernels)?;
         }
         Some(ImagesAction::Clean) => {
             let freed = images.clean()?;
-            progress.finish();
             let cache = images.root().display().to_string();
             if json {
                 return print_json(&json!({ "cache": cache, "removed_bytes": freed }));
@@ -156,7 +155,6 @@ fn images(action: Option<ImagesAction>, json: bool) -> Result<()> {
         None => {}
     }
     let items = images.list()?;
-    progress.finish();
     if json {
         return print_json(&items);
     }

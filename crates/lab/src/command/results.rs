@@ -5,7 +5,7 @@ use super::run::command_line;
 use crate::args::DEFAULT_KERNEL;
 use crate::ebpf_watcher::EbpfWatcher;
 use crate::host_scheduler::HostScheduler;
-use crate::progress;
+use crate::progress::Lines;
 use crate::results::{self, Matrix};
 use crate::run::Around;
 use crate::signals::cancel_on_signal;
@@ -62,15 +62,14 @@ pub fn main(args: ResultsArgs) -> Result<()> {
     let mut ran = Ok(());
     if !args.page_only {
         let cancel = cancel_on_signal()?;
-        let progress = progress::for_stderr();
+        let progress = Lines::default();
         let around = Around {
             watcher: Some(&EbpfWatcher),
             scheduler: Some(&HostScheduler),
-            progress: &*progress,
+            progress: &progress,
             cancel: &cancel,
         };
         ran = matrix.run(around, &mut || results::write(&matrix.out));
-        progress.finish();
     }
     results::write(&matrix.out)?;
     print(&format!("results: {}\n", matrix.out.join("lab.md").display()))?;

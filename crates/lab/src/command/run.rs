@@ -8,7 +8,7 @@ use crate::experiments::{Options, PREEMPTION_MODELS, Request, Weights};
 use crate::host_scheduler::HostScheduler;
 use crate::plan::Scale;
 use crate::policy::{self, Policy};
-use crate::progress;
+use crate::progress::Lines;
 use crate::run::{self, Around, Outcome, Settings};
 use crate::signals::cancel_on_signal;
 use crate::watcher::Watcher;
@@ -96,16 +96,15 @@ pub fn main(args: RunArgs) -> Result<()> {
     }
     let settings = Settings { bed: args.host.bed(), out };
     let cancel = cancel_on_signal()?;
-    let progress = progress::for_stderr();
+    let progress = Lines::default();
     let mut outcomes: Vec<Outcome> = Vec::new();
     let watcher: Option<&dyn Watcher> = if args.no_watch { None } else { Some(&EbpfWatcher) };
     let ran = run::run(
         &requests,
         &settings,
-        Around { watcher, scheduler: Some(&HostScheduler), progress: &*progress, cancel: &cancel },
+        Around { watcher, scheduler: Some(&HostScheduler), progress: &progress, cancel: &cancel },
         &mut |o| outcomes.push(o),
     );
-    progress.finish();
     if args.json {
         let all: Vec<_> = outcomes.iter().map(|o| &o.summary).collect();
         print_json(&all)?;

@@ -8,7 +8,7 @@ use crate::experiments::{Options, Request};
 use crate::host_scheduler::HostScheduler;
 use crate::plan::Scale;
 use crate::policy::{self, Policy};
-use crate::progress;
+use crate::progress::Lines;
 use crate::run::Settings;
 use crate::search::{self, Parameter, Scope};
 use crate::signals::cancel_on_signal;
@@ -75,10 +75,9 @@ pub fn main(args: SearchArgs) -> Result<()> {
     let out = args.out.unwrap_or_else(|| default_out("search"));
     let settings = Settings { bed: args.host.bed(), out };
     let cancel = cancel_on_signal()?;
-    let progress = progress::for_stderr();
+    let progress = Lines::default();
     let (found, outcome) =
-        search::run(&request, &scope, &settings, Some(&HostScheduler), &*progress, &cancel);
-    progress.finish();
+        search::run(&request, &scope, &settings, Some(&HostScheduler), &progress, &cancel);
     if let Some(found) = &found {
         match args.json {
             true => print_json(found)?,

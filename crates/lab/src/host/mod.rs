@@ -32,6 +32,7 @@ use crate::watcher::Watcher;
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// How long a guest that proves KVM may take to boot. A real KVM takes 1 s, one inside a TCG lab
 /// host 6 to 12 s.
@@ -40,6 +41,16 @@ const PROOF_LIMIT: Duration = Duration::from_secs(45);
 /// The same where the CPU shows no hardware virtualization: whatever `/dev/kvm` is there, it is
 /// rarely one that works, and every run would wait for it. Not scaled: to find no KVM is no error.
 const DOUBTFUL_PROOF_LIMIT: Duration = Duration::from_secs(10);
+
+/// A directory for the console logs of a command without results. It goes at the end, unless it is
+/// kept.
+///
+/// # Errors
+/// [`Error::Io`] if it cannot be made.
+pub fn log_directory() -> Result<TempDir> {
+    let named = tempfile::Builder::new().prefix("reprieve-lab-").tempdir();
+    named.map_err(Error::io(std::env::temp_dir()))
+}
 
 /// The part of the run that the code of this folder needs to know.
 #[derive(Clone, Copy)]

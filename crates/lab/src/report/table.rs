@@ -96,11 +96,11 @@ fn side_by_side(s: &Summary, width: usize) -> String {
         }
         rows.push((name, v, Scenario::Overcommit));
     }
-    let value = |v: &VariantSummary, key, scenario| {
+    let value = |v: &VariantSummary, key: &str, scenario| {
         let cell = v.row(key)?.cell(scenario)?;
         Some(if key == CPUS { cell.times(f64::from(s.host.cpus) / 100.0) } else { cell.clone() })
     };
-    let shown = |key: &str| {
+    let shown = |key| {
         let mut cells = rows.iter().filter_map(|(_, v, scenario)| value(v, key, *scenario));
         if key == SURVIVED { cells.any(|cell| cell.value < 100.0) } else { cells.next().is_some() }
     };

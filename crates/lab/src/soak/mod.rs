@@ -13,14 +13,12 @@ use super::check::guard::{End, Guard, STATE, progress};
 use super::check::guest_setup::GuestSetup;
 use crate::args::{DEFAULT_KERNEL, HostArgs};
 use crate::host::{Logs, Messages};
-use crate::host::{Message, PlanHost, RunContext};
+use crate::host::{Message, PlanHost, RunContext, log_directory};
 use crate::images::{ImageSet, Images};
 use crate::limit::scaled;
-use crate::log_directory::LogDirectory;
 use crate::policy::Need;
 use crate::process::Cancel;
-use crate::progress;
-use crate::progress::Progress;
+use crate::progress::{Lines, Progress};
 use crate::signals::cancel_on_signal;
 use crate::vm::{Accel, Vm};
 use anyhow::{Context as _, Result, bail};
@@ -175,9 +173,8 @@ pub fn main(args: &SoakArgs) -> Result<()> {
     if let Some(images) = &args.images {
         return inside(args, seed, images, &cancel);
     }
-    let progress = progress::for_stderr();
-    let outcome = outside(args, seed, &*progress, &cancel);
-    progress.finish();
+    let progress = Lines::default();
+    let outcome = outside(args, seed, &progress, &cancel);
     let outcome = outcome?;
     match args.json {
         true => print_json(&outcome)?,
@@ -198,7 +195,7 @@ fn outside(
 ) -> Result<Outcome> {
     let bed = args.host.bed();
     bed.check()?;
-    let logs = LogDirectory::new()?;
+    let logs = log_directory()?;
     let images = Images::open(cancel, progress)?;
     let kernel = &args.guest_kernel;
     let set = images.prepare(std::slice::from_ref(kernel), &[])?;
