@@ -104,7 +104,6 @@ fn bad_usage_is_named_and_exits_with_2() {
     let out = dir.path().join("out").to_str().unwrap().to_string();
     for (args, named) in [
         (vec!["lab", "run", "postmrk"], "postmark"),
-        (vec!["lab", "run", "churn", "--scale", "paper"], "64 CPUs"),
         (vec!["lab", "run", "churn", "--repeat", "0"], "--repeat 0"),
         (vec!["lab", "run", "churn", "--repeat", "4294967295"], "--repeat"),
         (vec!["lab", "run", "churn", "churn"], "twice"),
@@ -144,10 +143,6 @@ fn bad_usage_is_named_and_exits_with_2() {
             args.extend(["--out", &out]);
         }
         let output = run(&args);
-        // The paper's scale is no usage error on a machine that has the CPUs.
-        if named == "64 CPUs" && std::thread::available_parallelism().unwrap().get() >= 64 {
-            continue;
-        }
         // A policy of guard's is no usage error on a kernel that can do it.
         if named == "sched_ext" && Path::new("/sys/kernel/sched_ext").exists() {
             continue;

@@ -20,7 +20,6 @@ pub struct Plan {
     pub schema: u32,
     /// Name of the experiment, as `lab list` shows it.
     pub experiment: String,
-    pub scale: Scale,
     /// Runs of each (variant, scenario).
     pub repeat: u32,
     /// The scenarios measured of each variant, in this order.
@@ -48,26 +47,6 @@ pub struct Plan {
     pub seed: u64,
     /// The command line that made this plan.
     pub command: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scale {
-    Quick,
-    Machine,
-    Paper,
-}
-
-impl Scale {
-    pub const ALL: [Scale; 3] = [Scale::Quick, Scale::Machine, Scale::Paper];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Scale::Quick => "quick",
-            Scale::Machine => "machine",
-            Scale::Paper => "paper",
-        }
-    }
 }
 
 /// A combination of the settings that a run compares.

@@ -6,7 +6,6 @@ use crate::ebpf_watcher::EbpfWatcher;
 use crate::error::Error;
 use crate::experiments::{Options, PREEMPTION_MODELS, Request, Weights};
 use crate::host_scheduler::HostScheduler;
-use crate::plan::Scale;
 use crate::policy::{self, Policy};
 use crate::progress::Lines;
 use crate::run::{self, Around, Outcome, Settings};
@@ -27,9 +26,6 @@ pub struct RunArgs {
     experiment: Vec<String>,
     #[command(flatten)]
     host: HostArgs,
-    /// Sizes: short phases, this machine's size, or the paper's test bed exactly
-    #[arg(long, value_parser = one_of(&Scale::ALL, Scale::name), default_value = "quick")]
-    scale: Scale,
     /// Runs of each combination
     #[arg(long, default_value_t = 1)]
     repeat: u32,
@@ -46,10 +42,10 @@ pub struct RunArgs {
     /// eevdf-slices=TIME, plain, extend, rescue, full (list; also separated by commas)
     #[arg(long, default_value = policy::DEFAULT, value_delimiter = ',')]
     policy: Vec<Policy>,
-    /// Length of a measured phase, e.g. 30s, instead of the scale's
+    /// Length of a measured phase, e.g. 100s as in [RP] [default: 15s, where time is dilated 4s]
     #[arg(long, value_parser = humantime::parse_duration)]
     phase: Option<Duration>,
-    /// Length of the discarded warm-up, instead of the scale's
+    /// Length of the discarded warm-up [default: 6s, where time is dilated 2s]
     #[arg(long, value_parser = humantime::parse_duration)]
     warmup: Option<Duration>,
     /// membench: pairs of allocation and call_rcu per second per CPU; 0 for as many as it can
@@ -142,7 +138,6 @@ fn requests(args: &RunArgs) -> Vec<Request> {
     let preempt = args.preempt.iter().cloned().map(Some).collect();
     let request = Request {
         experiment: String::new(),
-        scale: args.scale,
         repeat: args.repeat,
         guest_kernels: args.guest_kernel.clone(),
         preempt: one_if_empty(preempt),

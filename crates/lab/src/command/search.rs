@@ -6,7 +6,6 @@ use crate::args::{DEFAULT_KERNEL, HostArgs, one_of};
 use crate::error::Error;
 use crate::experiments::{Options, Request};
 use crate::host_scheduler::HostScheduler;
-use crate::plan::Scale;
 use crate::policy::{self, Policy};
 use crate::progress::Lines;
 use crate::run::Settings;
@@ -58,7 +57,6 @@ pub struct SearchArgs {
 pub fn main(args: SearchArgs) -> Result<()> {
     let request = Request {
         experiment: args.experiment,
-        scale: Scale::Quick,
         repeat: args.repeat,
         guest_kernels: vec![args.guest_kernel],
         preempt: vec![None],

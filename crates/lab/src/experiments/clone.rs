@@ -34,13 +34,11 @@ impl Experiment for Clone {
         let vcpus = all.len() as u32;
         let namespaces = options.namespaces.clone();
         let load = Workload::Clone { workers: vcpus, namespaces };
-        let memory = size.paper_or(8192, size.work_memory(vcpus));
-        let subject = vm("clone", vcpus, &all, memory, load);
+        let subject = vm("clone", vcpus, &all, size.work_memory(vcpus), load);
         // The paper: 16 hogs in a VM of 16 vCPUs on 32 of the 64 CPUs.
         let hogs = size.quarter();
         let load = Workload::Hog { threads: hogs };
-        let memory = size.paper_or(8192, size.small_memory(hogs));
-        let hog = vm("hog", hogs, &size.lower(), memory, load);
+        let hog = vm("hog", hogs, &size.lower(), size.small_memory(hogs), load);
         Ok((subject, vec![hog]))
     }
 }

@@ -39,8 +39,7 @@ pub fn bursty_pair(size: &Size, options: &Options) -> Vec<VmPlan> {
     for (i, half) in size.halves().iter().enumerate() {
         let load = bursty(vcpus, options.seed.wrapping_add(1 + i as u64));
         let name = format!("bursty{}", i + 1);
-        let memory = size.paper_or(4096, size.small_memory(vcpus));
-        pair.push(vm(&name, vcpus, half, memory, load));
+        pair.push(vm(&name, vcpus, half, size.small_memory(vcpus), load));
     }
     pair
 }

@@ -5,7 +5,6 @@ use super::guests::{bursty_pair, membench, postmark};
 use super::{Experiment, Options, Size};
 use crate::error::Result;
 use crate::plan::VmPlan;
-use std::time::Duration;
 
 pub struct Membench;
 
@@ -33,9 +32,5 @@ impl Experiment for Membench {
         let mut others = vec![postmark(vcpus, &lower, size, options)];
         others.extend(bursty_pair(size, options));
         Ok((subject, others))
-    }
-
-    fn phase(&self) -> Duration {
-        Duration::from_secs(150)
     }
 }

@@ -43,10 +43,6 @@ pub trait Experiment: Sync {
     fn source(&self) -> &'static str;
     /// The guest under test and its competitors.
     fn vms(&self, size: &Size, options: &Options) -> Result<(VmPlan, Vec<VmPlan>)>;
-    /// Length of a phase at the scales `machine` and `paper`: what the paper's figures show.
-    fn phase(&self) -> Duration {
-        Duration::from_secs(100)
-    }
     /// The shortest phase that answers the experiment's question, where the user gives no length.
     fn least_phase(&self) -> Duration {
         Duration::ZERO

@@ -4,7 +4,7 @@
 use super::{MAX_VCPUS, Machine, Size, find, guests};
 use crate::dilation::Dilation;
 use crate::error::{Error, Result};
-use crate::plan::{CpuControl, Plan, SCHEMA, Scale, Scenario, Variant, VmPlan};
+use crate::plan::{CpuControl, Plan, SCHEMA, Scenario, Variant, VmPlan};
 use crate::policy::Policy;
 use reprieve_init::protocol::{Measure, Namespace, Workload};
 use std::str::FromStr;
@@ -73,13 +73,12 @@ impl FromStr for Weights {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub experiment: String,
-    pub scale: Scale,
     pub repeat: u32,
     pub guest_kernels: Vec<String>,
     pub preempt: Vec<Option<String>>,
     pub guest_args: Vec<String>,
     pub policies: Vec<Policy>,
-    /// Instead of the scale's length.
+    /// Instead of the usual length.
     pub phase: Option<Duration>,
     pub warmup: Option<Duration>,
     pub options: Options,
@@ -114,23 +113,21 @@ impl Request {
     /// Resolves the request for the machine that will run the VMs.
     ///
     /// # Errors
-    /// Unknown names, nonsensical values, and a machine too small for the scale, each with what to
-    /// do.
+    /// Unknown names, nonsensical values, and a machine that is too small, each with what to do.
     pub fn plan(&self, machine: &Machine) -> Result<Plan> {
         let experiment = find(&self.experiment)?;
         self.check()?;
-        let size = Size::new(self.scale, *machine)?;
+        let size = Size::new(*machine)?;
         let (mut subject, mut competitors) = experiment.vms(&size, &self.options)?;
         self.check_vcpus(subject.vcpus)?;
         if let Some(weights) = self.options.weights {
             subject.cgroup.weight = weights.subject;
             competitors.iter_mut().for_each(|vm| vm.cgroup.weight = weights.others);
         }
-        let (warmup, phase) = self.lengths(experiment.phase())?;
+        let (warmup, phase) = self.lengths()?;
         let plan = Plan {
             schema: SCHEMA,
             experiment: self.experiment.clone(),
-            scale: self.scale,
             repeat: self.repeat,
             scenarios: Scenario::both(),
             warmup_ms: warmup.as_millis() as u64,
@@ -155,10 +152,10 @@ impl Request {
     }
 
     /// Shortens `plan`, which was made from this, for a host whose time is dilated by `dilation`:
-    /// at the scale `quick`, unless the user gave lengths. A phase there takes that many times as
-    /// long, and has as many times more grace periods to show as its guest is faster.
+    /// unless the user gave lengths. A phase there takes that many times as long, and has as many
+    /// times more grace periods to show as its guest is faster.
     pub fn shorten(&self, plan: &mut Plan, dilation: Dilation) {
-        if dilation.is_none() || self.scale != Scale::Quick {
+        if dilation.is_none() {
             return;
         }
         let short = |length: &mut u64, given: bool, most: Duration| {
@@ -220,13 +217,10 @@ impl Request {
         Ok(())
     }
 
-    /// Warm-up and phase: as asked for, else the scale's, of which `long` is the longer phase.
-    fn lengths(&self, long: Duration) -> Result<(Duration, Duration)> {
-        let (warmup, phase) = match self.scale {
-            Scale::Quick => (Duration::from_secs(6), Duration::from_secs(15)),
-            Scale::Machine | Scale::Paper => (Duration::from_secs(10), long),
-        };
-        let (warmup, phase) = (self.warmup.unwrap_or(warmup), self.phase.unwrap_or(phase));
+    /// Warm-up and phase, as asked for or as usual.
+    fn lengths(&self) -> Result<(Duration, Duration)> {
+        let warmup = self.warmup.unwrap_or(Duration::from_secs(6));
+        let phase = self.phase.unwrap_or(Duration::from_secs(15));
         if phase < Duration::from_secs(1) || phase.max(warmup) > MAX_PHASE {
             return Err(Error::Usage(format!(
                 "--phase {phase:?}, --warmup {warmup:?}: a phase takes 1 s to {} s, a warm-up no more",
@@ -306,7 +300,6 @@ pub fn calibration(guest_kernel: &str) -> Plan {
     Plan {
         schema: SCHEMA,
         experiment: "calibration".into(),
-        scale: Scale::Quick,
         repeat: 0,
         scenarios: Scenario::both(),
         warmup_ms: 0,

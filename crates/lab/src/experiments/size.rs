@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How large the VMs of an experiment are on a given machine.
 //!
-//! `paper` is [RP]'s test bed exactly (64 CPUs in two halves). `machine` keeps its proportions on
-//! any number of CPUs from 8: two halves, each shared by one VM with a vCPU per CPU and a bursty VM
-//! with a vCPU per four CPUs. On fewer CPUs a half would have VMs of one vCPU, whose RCU never
-//! waits for another vCPU. There the halves are merged: two VMs with a vCPU per CPU and the bursty
-//! VMs share all CPUs. That is more overcommitted than in the paper; the report shows it.
+//! From 8 CPUs on the VMs have the proportions of [RP]'s test bed, which had 64: two halves, each
+//! shared by one VM with a vCPU per CPU and a bursty VM with a vCPU per four CPUs. On fewer CPUs a
+//! half would have VMs of one vCPU, whose RCU never waits for another vCPU. There the halves are
+//! merged: two VMs with a vCPU per CPU and the bursty VMs share all CPUs. That is more
+//! overcommitted than in the paper; the report shows it.
 
 use super::Options;
 use crate::error::{Error, Result};
-use crate::plan::{Plan, Scale, VmPlan};
+use crate::plan::{Plan, VmPlan};
 
 /// The CPUs and the memory that VMs may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,9 +18,6 @@ pub struct Machine {
     /// Memory that VMs may take, MiB.
     pub memory_mib: u64,
 }
-
-/// CPUs of the paper's experiments.
-const PAPER_CPUS: u32 = 64;
 
 /// From this number on, CPUs are split into halves.
 const SPLIT_CPUS: u32 = 8;
@@ -33,31 +30,20 @@ pub const MAX_VCPUS: u32 = 255;
 
 #[derive(Clone, Debug)]
 pub struct Size {
-    pub scale: Scale,
     machine: Machine,
     /// CPUs in use.
     cpus: u32,
 }
 
 impl Size {
-    pub fn new(scale: Scale, machine: Machine) -> Result<Size> {
+    pub fn new(machine: Machine) -> Result<Size> {
         if machine.cpus < 2 {
             return Err(Error::Usage(format!(
                 "{} CPU: an experiment needs 2 or more, else RCU has no other CPU to wait for",
                 machine.cpus
             )));
         }
-        let cpus = match scale {
-            Scale::Paper if machine.cpus < PAPER_CPUS => {
-                return Err(Error::Usage(format!(
-                    "--scale paper needs {PAPER_CPUS} CPUs and the VMs would get {}: use --scale machine, which keeps the proportions",
-                    machine.cpus
-                )));
-            }
-            Scale::Paper => PAPER_CPUS,
-            Scale::Quick | Scale::Machine => machine.cpus.min(MAX_VCPUS),
-        };
-        Ok(Size { scale, machine, cpus })
+        Ok(Size { machine, cpus: machine.cpus.min(MAX_VCPUS) })
     }
 
     /// All CPUs in use.
@@ -114,11 +100,6 @@ impl Size {
         128 + 16 * u64::from(vcpus)
     }
 
-    /// `paper` at the paper's scale, else `other`.
-    pub fn paper_or(&self, paper: u64, other: u64) -> u64 {
-        if self.scale == Scale::Paper { paper } else { other }
-    }
-
     /// Memory of all VMs of `plan` with their VMMs, MiB.
     pub fn memory_of(plan: &Plan) -> u64 {
         let guests = plan.guests().iter().enumerate().filter(|(i, guest)| i == *guest).count();
@@ -133,7 +114,7 @@ impl Size {
             return Ok(());
         }
         Err(Error::Usage(format!(
-            "the VMs of {} need {need} MiB and there are {have} MiB for them: free some, or ask for fewer combinations or a smaller scale",
+            "the VMs of {} need {need} MiB and there are {have} MiB for them: free some, or ask for fewer combinations",
             plan.experiment
         )))
     }
@@ -148,10 +129,9 @@ mod tests {
     use reprieve_init::protocol::Workload;
     use std::time::Duration;
 
-    fn request(experiment: &str, scale: Scale) -> Request {
+    fn request(experiment: &str) -> Request {
         Request {
             experiment: experiment.into(),
-            scale,
             repeat: 1,
             guest_kernels: vec!["deb:6.12".into()],
             preempt: vec![None],
@@ -164,15 +144,15 @@ mod tests {
         }
     }
 
-    const LARGE: Machine = Machine { cpus: 80, memory_mib: 200 << 10 };
+    const LARGE: Machine = Machine { cpus: 64, memory_mib: 200 << 10 };
 
-    /// (vCPUs, memory in MiB, first CPU, last CPU) by name.
-    fn shape(plan: &Plan) -> Vec<(String, u32, u64, u32, u32)> {
+    /// (vCPUs, first CPU, last CPU) by name.
+    fn shape(plan: &Plan) -> Vec<(String, u32, u32, u32)> {
         let vms = [&plan.subject].into_iter().chain(&plan.competitors);
         let mut shape: Vec<_> = vms
             .map(|vm| {
                 let cpus = &vm.pin[0];
-                (vm.name.clone(), vm.vcpus, vm.memory_mib, cpus[0], cpus[cpus.len() - 1])
+                (vm.name.clone(), vm.vcpus, cpus[0], cpus[cpus.len() - 1])
             })
             .collect();
         shape.sort();
@@ -180,23 +160,23 @@ mod tests {
     }
 
     #[test]
-    fn paper_scale_is_the_papers_table() {
-        let own = |v: &[(&str, u32, u64, u32, u32)]| -> Vec<_> {
-            v.iter().map(|&(n, a, b, c, d)| (n.to_string(), a, b, c, d)).collect()
+    fn vms_have_the_papers_proportions() {
+        let own = |v: &[(&str, u32, u32, u32)]| -> Vec<_> {
+            v.iter().map(|&(n, a, b, c)| (n.to_string(), a, b, c)).collect()
         };
         let one = own(&[
-            ("bursty1", 8, 4096, 0, 31),
-            ("bursty2", 8, 4096, 32, 63),
-            ("membench", 32, 8192, 32, 63),
-            ("postmark", 32, 8192, 0, 31),
+            ("bursty1", 8, 0, 31),
+            ("bursty2", 8, 32, 63),
+            ("membench", 32, 32, 63),
+            ("postmark", 32, 0, 31),
         ]);
         for name in ["postmark", "membench"] {
-            let plan = request(name, Scale::Paper).plan(&LARGE).unwrap();
-            assert_eq!(plan.subject.name, name);
+            let plan = request(name).plan(&LARGE).unwrap();
+            assert_eq!((plan.subject.name.as_str(), plan.subject.memory_mib), (name, 8192));
             assert_eq!(shape(&plan), one);
         }
-        let plan = request("clone", Scale::Paper).plan(&LARGE).unwrap();
-        assert_eq!(shape(&plan), own(&[("clone", 64, 8192, 0, 63), ("hog", 16, 8192, 0, 31)]));
+        let plan = request("clone").plan(&LARGE).unwrap();
+        assert_eq!(shape(&plan), own(&[("clone", 64, 0, 63), ("hog", 16, 0, 31)]));
     }
 
     #[test]
@@ -204,7 +184,7 @@ mod tests {
         for cpus in [2, 3, 4, 7, 8, 16, 33, 64, 128, 256, 1024] {
             for experiment in ALL {
                 let machine = Machine { cpus, memory_mib: 1 << 20 };
-                let plan = request(experiment.name(), Scale::Machine).plan(&machine).unwrap();
+                let plan = request(experiment.name()).plan(&machine).unwrap();
                 let traces = u64::from(plan.measure.trace_kb) * u64::from(plan.subject.vcpus);
                 assert!(traces / 1024 <= plan.subject.memory_mib / 4, "{plan:?}");
                 for vm in plan.competitors.iter().chain([&plan.subject]) {
@@ -225,19 +205,16 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let small = Machine { cpus: 2, memory_mib: 8 << 10 };
-        assert!(error(request("clone", Scale::Paper), small).contains("64 CPUs"));
-        assert!(
-            error(request("churn", Scale::Quick), Machine { cpus: 1, ..small }).contains("1 CPU")
-        );
+        assert!(error(request("churn"), Machine { cpus: 1, ..small }).contains("1 CPU"));
         let tight = Machine { memory_mib: 512, ..small };
-        assert!(error(request("membench", Scale::Quick), tight).contains("512 MiB"));
+        assert!(error(request("membench"), tight).contains("512 MiB"));
         assert!(find("postmrk").err().unwrap().to_string().contains("postmark"));
         let twice = Request {
             guest_args: vec!["nohz_full=1".into(), " nohz_full=1 ".into()],
-            ..request("churn", Scale::Quick)
+            ..request("churn")
         };
         assert!(error(twice, small).contains("twice"));
-        let none = Request { repeat: 0, ..request("churn", Scale::Quick) };
+        let none = Request { repeat: 0, ..request("churn") };
         assert!(error(none, small).contains("--repeat"));
     }
 
@@ -249,7 +226,7 @@ mod tests {
         }
         let machine = Machine { cpus: 2, memory_mib: 16 << 10 };
         let error = |experiment: &str, options: Options| {
-            let request = Request { options, ..request(experiment, Scale::Quick) };
+            let request = Request { options, ..request(experiment) };
             request.plan(&machine).unwrap_err().to_string()
         };
         let vcpus = |n| Options { vcpus: Some(n), ..Options::default() };
@@ -261,7 +238,7 @@ mod tests {
     fn the_user_says_how_many_vcpus_and_what_they_weigh() {
         let plan = |experiment: &str, cpus, options: Options| {
             let machine = Machine { cpus, memory_mib: 16 << 10 };
-            Request { options, ..request(experiment, Scale::Quick) }.plan(&machine).unwrap()
+            Request { options, ..request(experiment) }.plan(&machine).unwrap()
         };
         let eight = Options { vcpus: Some(8), ..Options::default() };
         for name in ["asym", "churn", "psearchy", "apache", "dbench"] {
@@ -286,7 +263,7 @@ mod tests {
     fn a_crowd_has_8_to_16_vcpus_per_cpu() {
         for cpus in [2, 8, 16] {
             let machine = Machine { cpus, memory_mib: 64 << 10 };
-            let plan = request("crowd", Scale::Quick).plan(&machine).unwrap();
+            let plan = request("crowd").plan(&machine).unwrap();
             let sleeps = |vm: &&VmPlan| matches!(vm.workload, Workload::Bursty { .. });
             let all: u32 = plan.vms().map(|vm| vm.vcpus).sum();
             let bursty: u32 = plan.vms().filter(sleeps).map(|vm| vm.vcpus).sum();
@@ -299,7 +276,7 @@ mod tests {
     #[test]
     fn a_guest_that_makes_garbage_has_what_there_is_room_for() {
         let memory = |memory_mib| {
-            let size = Size::new(Scale::Quick, Machine { cpus: 2, memory_mib }).unwrap();
+            let size = Size::new(Machine { cpus: 2, memory_mib }).unwrap();
             size.garbage_memory(2)
         };
         assert_eq!([16 << 10, 4 << 10, 2 << 10].map(memory), [8192, 2048, 1024]);
@@ -313,25 +290,23 @@ mod tests {
             request.shorten(&mut plan, Dilation::new(n).unwrap());
             (plan.warmup_ms, plan.phase_ms)
         };
-        assert_eq!(lengths(request("churn", Scale::Quick), 1), (6_000, 15_000));
-        assert_eq!(lengths(request("churn", Scale::Quick), 10), (2_000, 4_000));
-        assert_eq!(lengths(request("churn", Scale::Machine), 10), (10_000, 100_000));
-        let given =
-            Request { phase: Some(Duration::from_secs(30)), ..request("churn", Scale::Quick) };
+        assert_eq!(lengths(request("churn"), 1), (6_000, 15_000));
+        assert_eq!(lengths(request("churn"), 10), (2_000, 4_000));
+        let given = Request { phase: Some(Duration::from_secs(30)), ..request("churn") };
         assert_eq!(lengths(given, 10), (2_000, 30_000));
-        assert_eq!(lengths(request("hostile", Scale::Quick), 10), (2_000, 10_000));
+        assert_eq!(lengths(request("hostile"), 10), (2_000, 10_000));
     }
 
     #[test]
     fn variants_are_named_by_what_differs() {
         let machine = Machine { cpus: 2, memory_mib: 16 << 10 };
-        let plan = request("churn", Scale::Quick).plan(&machine).unwrap();
+        let plan = request("churn").plan(&machine).unwrap();
         assert_eq!(plan.variants[0].label, "default");
         let many = Request {
             guest_kernels: vec!["deb:6.1".into(), "deb:6.12".into()],
             guest_args: vec!["".into(), "rcutree.jiffies_till_first_fqs=0".into()],
             preempt: vec![Some("full".into())],
-            ..request("churn", Scale::Quick)
+            ..request("churn")
         };
         let plan = many.plan(&machine).unwrap();
         let labels: Vec<_> = plan.variants.iter().map(|v| v.label.as_str()).collect();

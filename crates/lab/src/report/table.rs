@@ -129,14 +129,10 @@ fn side_by_side(s: &Summary, width: usize) -> String {
     format!("{}\n{keys}", trimmed(table))
 }
 
-/// `membench, scale quick, 2026-11-20T16:00:00Z`
+/// `membench, 2026-11-20T16:00:00Z`
 fn headline(s: &Summary) -> String {
     let mark = if s.complete { "" } else { " (INCOMPLETE)" };
-    format!("{}{mark}, {}, {}", plain(&s.experiment), scale(&s.plan), plain(&s.started))
-}
-
-fn scale(plan: &Plan) -> String {
-    format!("{} scale", plan.scale.name())
+    format!("{}{mark}, {}", plain(&s.experiment), plain(&s.started))
 }
 
 /// Guests, host and phases of a run, in one line.

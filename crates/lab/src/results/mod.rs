@@ -10,7 +10,6 @@ mod page;
 use crate::error::{Error, Result};
 use crate::experiments::{self, Options, Request};
 use crate::host::{Bed, MOST_AGAIN, Mode};
-use crate::plan::Scale;
 use crate::policy::Policy;
 use crate::report::{SUMMARY_FILE, Summary};
 use crate::run::{self, Around, Settings};
@@ -145,7 +144,6 @@ impl Matrix {
         let repeat = if cell.cpus < SLOW_CPUS { REPEAT } else { 1 };
         let request = Request {
             experiment: cell.experiment.into(),
-            scale: Scale::Quick,
             repeat: self.repeat.unwrap_or(repeat),
             guest_kernels: vec![self.guest_kernel.clone()],
             preempt: vec![None],

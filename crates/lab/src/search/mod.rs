@@ -185,7 +185,7 @@ impl<'a> Searching<'a> {
             )));
         }
         let machine = run::machine(&settings.bed)?;
-        let size = Size::new(request.scale, machine)?;
+        let size = Size::new(machine)?;
         let plan = request.plan(&machine)?;
         let asked = |parameter: &Parameter| scope.parameters.contains(parameter);
         let best = |policy: &Policy| Best {

@@ -4,7 +4,7 @@
 
 use reprieve_init::protocol::*;
 use reprieve_lab::exits::Exits;
-use reprieve_lab::plan::{Plan, SCHEMA, Scale, Scenario, Variant, VmPlan};
+use reprieve_lab::plan::{Plan, SCHEMA, Scenario, Variant, VmPlan};
 use reprieve_lab::policy::Policy;
 use reprieve_lab::record::{HostInfo, HostPhase, Record};
 use std::path::{Path, PathBuf};
@@ -69,7 +69,6 @@ pub fn plan(experiment: &str, labels: &[&str], repeat: u32) -> Plan {
     Plan {
         schema: SCHEMA,
         experiment: experiment.into(),
-        scale: Scale::Quick,
         repeat,
         scenarios: Scenario::both(),
         warmup_ms: 1000,
