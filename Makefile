@@ -53,7 +53,7 @@ C_FILES = $(shell find crates -name '*.c' -o -name '*.h')
 DEMO_OUT := lab-results/demo-$(shell date +%Y%m%d-%H%M%S)
 
 help:
-	@echo 'make demo      set everything up, then show the problem and its cure in real VMs, in six lines'
+	@echo 'make demo      set everything up, then show the problem and its cure in real VMs, in a few lines'
 	@echo 'make bench     the runtime beside its peers, and its targets: tables'
 	@echo 'make build     the reprieve command and the guests'"'"' init, in $(OUT)'
 	@echo 'make test      format and lint checks, and all tests but the long ones; boots real guests'
