@@ -415,13 +415,6 @@ fn summary(statistics: &Statistics) -> String {
         for (what, granted) in vm.grants() {
             text += &grants(what, granted);
         }
-        if let Some((mean, late)) = vm.grace_mean_ns.zip(vm.late_ns) {
-            text += &format!(
-                "  grace periods: {:.1} ms in the mean of the last ones; late from {:.1} ms on\n",
-                mean as f64 / 1e6,
-                late as f64 / 1e6,
-            );
-        }
         if let Some(trouble) = &vm.trouble {
             text += &format!("  {}\n", plain(trouble));
         }

@@ -525,8 +525,9 @@ fn vcpus_that_spin_are_found() {
     let records = records(&out);
     let last = records.iter().rfind(|r| r["record"] == "phase_end").unwrap();
     let vms = last["host"]["policy"]["vms"].as_array().unwrap();
-    let spun = |name: &str| vms.iter().find(|vm| vm["name"] == name).unwrap()["spun"].as_u64();
-    assert!(spun("psearchy") > spun("hog1"), "{vms:?}");
+    let gave_way =
+        |name: &str| vms.iter().find(|vm| vm["name"] == name).unwrap()["gave_way"].as_u64();
+    assert!(gave_way("psearchy") > gave_way("hog1"), "{vms:?}");
 }
 
 /// Sections of a program in a guest: whether the host finds them, and leaves the vCPU its CPU.

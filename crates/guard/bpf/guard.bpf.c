@@ -65,20 +65,6 @@ s32 BPF_PROG(guard_select_cpu, struct task_struct *p, s32 prev_cpu,
 	return cpu;
 }
 
-/* The CPU drops the thread that it runs for this one, which was woken, if that
- * lacks enough. An extension and a rescue end soon, and are looked at often. */
-static __always_inline void preempt(const struct task *task,
-				    const struct cpu *cpu, s32 where, u64 now)
-{
-	struct policy_limits limit;
-
-	limits(&limit);
-	if (!cpu->extends && cpu->why != WHY_RESCUED &&
-	    policy_preempts(&task->thread, &cpu->thread, cpu->weight, now,
-			    &limit))
-		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
-}
-
 /* How long a thread that comes may take to be in its queue. */
 #define COMES_NS 50000
 
@@ -103,7 +89,8 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 					: scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 	if (idle >= 0)
 		where = idle;
-	vtime = place(task, where, !!(enq_flags & SCX_ENQ_WAKEUP));
+	task->woken = !!(enq_flags & SCX_ENQ_WAKEUP);
+	vtime = place(task, where, task->woken);
 	task->queued = 1;
 	if (!task->waits)
 		task->waits = now;
@@ -125,8 +112,6 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	cpu = cpu_of(where);
 	if (!cpu || !cpu->turn)
 		return;
-	if (enq_flags & SCX_ENQ_WAKEUP)
-		preempt(task, cpu, where, now);
 	/* Another CPU looks at its next tick. */
 	look_for_one(cpu, where, now);
 }
@@ -184,7 +169,6 @@ _Bool BPF_PROG(guard_yield, struct task_struct *from, struct task_struct *to)
 	u32 here = bpf_get_smp_processor_id(), there;
 	struct cpu *cpu = cpu_of(here);
 	struct task *waits = task_of(from), *task;
-	struct policy_limits limit;
 	struct group *group;
 	struct guest *guest;
 
@@ -199,8 +183,7 @@ _Bool BPF_PROG(guard_yield, struct task_struct *from, struct task_struct *to)
 		guest = guest_of(task);
 		if (!group || !guest)
 			return 0;
-		limits(&limit);
-		if (!may_yield_to(task, group, &limit)) {
+		if (!may_yield_to(task, group)) {
 			add(&guest->yielded.refused, 1);
 			return 0;
 		}
@@ -236,7 +219,6 @@ void BPF_PROG(guard_quiescent, struct task_struct *p, u64 deq_flags)
 		task->why = WHY_TURN;
 		task->used = 0;
 		task->waits = 0;
-		falls_asleep(task);
 	}
 	task->queued = 0;
 	leave(task, bpf_ktime_get_ns());
@@ -264,8 +246,6 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	task->ticked = 0;
 	task->awaits = 0;
 	task->spins_since = 0;
-	if (task->why != WHY_RESCUED)
-		no_longer_spins(task);
 	begin(task, now);
 	if (!task->why && !task->used)
 		start(task, cpu);
@@ -310,9 +290,7 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 	guest = guest_of(task);
 	if (guest && guest->policies & DOES_RESCUE &&
 	    p == bpf_get_current_task_btf()) {
-		if (guest->spun_for == task->slot)
-			guest->spun_for = 0;
-		look(now, !runnable);
+		look(now);
 		task->noticed = noticed(task);
 	}
 	count_favour(task, ran);
@@ -411,7 +389,7 @@ static __always_inline _Bool over(struct cpu *cpu, struct task *task, u32 where,
 	_Bool due, section;
 
 	if (task->extension.began)
-		due = now - task->extension.began >= settings.limits.max_extend;
+		due = now - task->extension.began >= MAX_EXTEND_NS;
 	else if (cpu->why == WHY_RESCUED)
 		due = rescue_over(task->used + ran);
 	else
@@ -434,11 +412,8 @@ static __always_inline _Bool look_at_vcpu(struct cpu *cpu, struct timer *timer,
 	if (!task || !task->slot)
 		return 0;
 	if (does(task, DOES_RESCUE))
-		look(now, 0);
+		look(now);
 	ends = over(cpu, task, where, now);
-	/* Another one is to be rescued instead. */
-	if (task->awaits && cpu->why == WHY_RESCUED)
-		look(now, 0);
 	/* Begun here, it is looked at in time. */
 	if (ends && !task->awaits && cpu->why != WHY_RESCUED &&
 	    !task->extension.began)
@@ -518,7 +493,7 @@ void BPF_PROG(guard_ticks, struct task_struct *p)
 	guest = task ? guest_of(task) : 0;
 	if (guest && guest->policies & DOES_RESCUE &&
 	    policy_after(now, guest->looked) >= LOOK_BUSY_NS)
-		look(now, 0);
+		look(now);
 }
 
 /* Runs once on each CPU. */

@@ -7,6 +7,17 @@
 #ifndef REPRIEVE_GUARD_H
 #define REPRIEVE_GUARD_H
 
+/* How long a vCPU runs before the next one's turn. */
+#define SLICE_NS 3000000
+/* The longest time by which a slice is extended. */
+#define MAX_EXTEND_NS 1000000
+/* The age from which on a grace period is late: vCPUs that hold it up are
+ * rescued. */
+#define LATE_NS 3000000
+/* The most that rescues take of a vCPU's CPU time, in hundredths, unless a
+ * grace period is older than settings.max_hold. */
+#define RESCUE_SHARE 40
+
 #include "watch.h"
 #include "guard_policy.h"
 
@@ -24,10 +35,12 @@ struct leaf {
 	u32 cpus;
 };
 
-/* Kernel addresses of code in which a CPU of the guest spins for another. */
+/* Code in which a CPU of the guest spins for another one: until that has
+ * answered a call, or while the owner of a mutex has a CPU. */
 struct spin {
-	u64 start;
-	u64 bytes;
+	u64 start; /* a kernel address */
+	u32 bytes;
+	u32 for_owner;
 };
 
 struct granted {
@@ -44,7 +57,6 @@ struct guest {
 	u32 ready;
 	u32 weight;
 	u32 leaves_used;
-	u32 tracks_user; /* user mode is quiescent to its RCU, on some CPUs */
 	u32 node_entry; /* offsets in the guest's task_struct */
 	u32 task_cpu;
 	u32 policies; /* what is done for it: DOES_... */
@@ -53,10 +65,8 @@ struct guest {
 	u64 kthread_cpu;
 	u64 kthread_on_rq;
 	u64 kthread_state;
-	u64 gp_state;
 	u64 fqs_due;
 	u64 jiffies;
-	u64 tick_ns; /* 0: not known */
 	struct leaf leaves[MAX_LEAVES];
 	u32 slots[MAX_GUEST_CPUS]; /* index in vcpus, plus 1, by guest CPU */
 	struct spin spins[MAX_SPINS];
@@ -65,28 +75,15 @@ struct guest {
 	u64 seq; /* the grace period that was last seen */
 	u64 seq_since;
 	u64 looked;
-	u64 grace_ns; /* what the last ones took in the mean, 0: none yet */
-	u64 late_ns; /* the age from which on one is late, 0:
-			settings.limits.late */
 	u64 owes[MAX_LEAVES]; /* who holds it up */
-	u64 reports[MAX_LEAVES]; /* of these, those that have to report */
-	u64 awake[MAX_LEAVES]; /* seen to run, and not asleep since then */
-	u64 idled[MAX_LEAVES]; /* idle at some time in this grace period */
-	u32 begins; /* the next grace period, or this one, was seen to begin */
 	u32 kthread; /* index in vcpus, plus 1, of the one where RCU's kthread
 		      * is ready to run; 0: it is not, or not known */
-	/* The same of the one for which another spun in its own rescue, of that
-	 * other, and when. Of several at once one is kept. */
-	u32 spun_for;
-	u32 spinner;
-	u64 spun_at;
 	u64 on_cpu_ns;
 	u64 entitled_ns;
 	u64 avoided[CLASSES + 1]; /* the last: CLASS_ANNOUNCED */
 	struct granted extended;
 	struct granted rescued;
 	struct granted yielded;
-	u64 spun; /* looks at which one spun while another waited for a CPU */
 	u64 gave_way; /* turns that ended for the one that it spun for */
 	u64 ticks; /* expiries of the timer while its vCPU waited for a CPU */
 };
@@ -101,7 +98,7 @@ enum { CLASS_ANNOUNCED = CLASSES };
 
 /* Set before loading. */
 struct settings {
-	struct policy_limits limits;
+	u64 max_hold; /* --max-hold */
 	u64 look_alone; /* how often, at a CPU for which nobody waits */
 	u64 cpus; /* also those that are off */
 	u64 online;

@@ -1,9 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Extensions: a vCPU in a section keeps its CPU until it leaves. One that spins
- * for another vCPU of its VM is in a section, too, but leaves it only after the
- * other has run: a lock's holder, or the target of a function call. If the
- * other waits for a CPU, it runs instead.
+ * Extensions: whether a vCPU whose slice is over keeps its CPU, since it is in
+ * a critical section.
+ *
+ * A vCPU that spins for another one of its VM leaves its section only after the
+ * other has run. There are three kinds:
+ *
+ *   for a spin lock: as any section. Others queue behind the vCPU.
+ *   for a mutex: no section. The vCPU gives its CPU to another one of its VM
+ *   that was woken and waits for a CPU: the mutex may have been handed to it.
+ *   for the answer to a call: the vCPU gives its CPU to any other one of its VM
+ *   that waits for a CPU.
+ *
+ * Invariant: an extension lasts MAX_EXTEND_NS at most, and all of a VM's
+ * together a quarter of the time (policy_extend).
  */
 #pragma once
 
@@ -18,22 +28,19 @@ static __always_inline _Bool critical(const struct observation *seen)
 	       seen->class == CLASS_HARDIRQ;
 }
 
-static __always_inline _Bool spins(const struct guest *guest,
-				   const struct observation *seen)
+/* The code in which the vCPU spins for another one, or null. */
+static __always_inline const struct spin *
+spins_in(const struct guest *guest, const struct observation *seen)
 {
 	u32 i;
 
-	/* A spinning vCPU may not be preempted by its own kernel. */
-	if (seen->class == CLASS_USER || seen->class == CLASS_KERNEL ||
-	    seen->class == CLASS_IDLE || seen->class == CLASS_UNKNOWN)
-		return 0;
 	for (i = 0; i < MAX_SPINS; i++) {
 		const struct spin *spin = &guest->spins[i];
 
 		if (i >= guest->spins_used)
 			break;
 		if (seen->rip - spin->start < spin->bytes)
-			return 1;
+			return spin;
 	}
 	return 0;
 }
@@ -42,20 +49,18 @@ static __always_inline _Bool spins(const struct guest *guest,
  * The thread of the vCPU that the one in slot, which spins here, may wait for,
  * and in the upper half where it can run. That is not known: of those that wait
  * for a CPU the one that left its own first is taken, since what the spinning
- * vCPU asked for is older than its absence. 0 if nobody waits, or gets too far
- * ahead of its turn.
+ * vCPU asked for is older than its absence. woken: only those that were woken.
+ * 0 if nobody waits, or gets too far ahead of its turn.
  */
-__noinline u64 spun_for(u32 vm, u32 slot, u32 here)
+__noinline u64 spun_for(u32 vm, u32 slot, u32 here, u32 woken)
 {
 	struct guest *guest = bpf_map_lookup_elem(&guests, &vm);
 	struct group *group = bpf_map_lookup_elem(&groups, &vm);
-	struct policy_limits limit;
 	u32 looked = 0, i, first;
 	u64 found = 0, left = 0;
 
 	if (!guest || !group)
 		return 0;
-	limits(&limit);
 	first = bpf_get_prandom_u32();
 	bpf_for(i, 0, MAX_GUEST_CPUS)
 	{
@@ -77,9 +82,9 @@ __noinline u64 spun_for(u32 vm, u32 slot, u32 here)
 			continue;
 		task = task_of(p);
 		if (task && task->slot == other + 1 && task->vm == vm &&
-		    task->queued && !task->why &&
+		    task->queued && !task->why && task->woken >= woken &&
 		    (!found || policy_after(left, task->left) > 0) &&
-		    may_yield_to(task, group, &limit)) {
+		    may_yield_to(task, group)) {
 			u64 where = kernel_allows(p, here) ? here : task->cpu;
 
 			found = where << 32 | *tid;
@@ -100,82 +105,31 @@ static __always_inline _Bool yield_there(u32 where, u32 tid, u64 now)
 		return 0;
 	want(cpu, tid, WHY_YIELDED);
 	if (cpu->turn && !cpu->extends &&
-	    policy_after(now, cpu->turn + settings.limits.slice / 2) >= 0)
+	    policy_after(now, cpu->turn + SLICE_NS / 2) >= 0)
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 	return 1;
 }
 
-/* How long a vCPU for which another spun in its rescue goes before that one. */
-#define SPUN_FOR_NS 2000000
-
-/* The vCPU for which another one spun in its rescue lately, or 0. */
-static __always_inline u32 spun_for_slot(const struct guest *guest, u64 now)
-{
-	return policy_after(now, guest->spun_at) < SPUN_FOR_NS ? guest->spun_for
-							       : 0;
-}
-
-/* The rescue of the vCPU, which spins, ends for the one that was found. */
-static __always_inline void end_for(struct task *task, struct guest *guest,
-				    u64 found, u64 now)
-{
-	u32 tid = found, *slot = bpf_map_lookup_elem(&members, &tid);
-
-	task->awaits = tid;
-	task->gave_at = now;
-	guest->spun_at = now;
-	guest->spinner = task->slot;
-	guest->spun_for = slot ? *slot : 0;
-}
-
-/* The thread got a CPU: what it spun for, or who spun for it, may be over. */
-static __always_inline void no_longer_spins(const struct task *task)
-{
-	struct guest *guest = guest_of(task);
-
-	if (guest && guest->spun_for &&
-	    (guest->spun_for == task->slot || guest->spinner == task->slot))
-		guest->spun_for = 0;
-}
-
-/* Whether the vCPU, which is current, spins for one that can run here instead:
- * then task->awaits is that one. One that runs elsewhere only is run there. In
- * a rescue that other one is to be rescued itself, before the one that spins
- * for it: one turn out of turn does not follow another. */
-static __always_inline _Bool gives_way(struct task *task, struct guest *guest,
-				       const struct observation *seen, u64 now)
+/* Whether the vCPU, which is current and spins, gives its CPU to one that can
+ * run here: then task->awaits is that one. One that runs elsewhere only is run
+ * there. A vCPU that runs out of turn gives way to nobody. */
+static __always_inline _Bool gives_way(struct task *task, u32 woken, u64 now)
 {
 	u32 here = bpf_get_smp_processor_id(), where;
 	struct cpu *cpu = cpu_of(here);
 	u64 found;
 
-	if (!spins(guest, seen)) {
-		task->spins_since = 0;
+	if (!cpu || cpu->why)
 		return 0;
-	}
-	/* A vCPU that was yielded to yields to nobody. */
-	if (!cpu || cpu->why == WHY_YIELDED)
-		return 0;
-	/* Most spin for a moment. It is found twice, or at its turn's end. */
+	/* Most wait for a moment. It is found twice, or at its turn's end. */
 	if (!task->spins_since)
 		task->spins_since = now;
 	if (policy_after(now, task->spins_since) < LOOK_EXTENDED_NS / 2 &&
 	    policy_after(now, cpu->turn + cpu->slice) < 0)
 		return 0;
-	/* The look that ended its rescue has chosen already. */
-	if (cpu->why == WHY_RESCUED &&
-	    policy_after(now, task->gave_at) < LOOK_EXTENDED_NS) {
-		task->awaits = 1;
-		return 1;
-	}
-	found = spun_for(task->vm, task->slot - 1, here);
+	found = spun_for(task->vm, task->slot - 1, here, woken);
 	if (!found)
 		return 0;
-	add(&guest->spun, 1);
-	if (cpu->why == WHY_RESCUED) {
-		end_for(task, guest, found, now);
-		return 1;
-	}
 	where = found >> 32;
 	if (where == here) {
 		task->awaits = found;
@@ -206,7 +160,9 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	struct vcpu *vcpu = vcpu_of(task);
 	struct guest *guest = guest_of(task);
 	struct observation seen = {};
+	const struct spin *spin;
 	u32 index = task->vm;
+	_Bool section;
 	struct vm *vm;
 
 	*class = CLASS_UNKNOWN;
@@ -216,9 +172,17 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	vm = bpf_map_lookup_elem(&vms, &index);
 	observe(vcpu, vm, p, &seen);
 	*class = seen.class;
-	if (guest->policies & DOES_EXTEND && critical(&seen))
-		return !gives_way(task, guest, &seen, now);
+	section = guest->policies & DOES_EXTEND && critical(&seen);
+	spin = section ? spins_in(guest, &seen) : 0;
+	/* For a mutex the vCPU spins only while the owner runs, or is about to
+	 * run. If the vCPU went on, it would lose its CPU as the owner: guests
+	 * do not tell who has a mutex. */
+	if (spin)
+		return !gives_way(task, spin->for_owner, now) &&
+		       !spin->for_owner;
 	task->spins_since = 0;
+	if (section)
+		return 1;
 	if (guest->policies & DOES_EXTEND && seen.announced) {
 		*class = CLASS_ANNOUNCED;
 		return 1;
@@ -246,7 +210,6 @@ __noinline int extend_current(u64 now)
 	struct task_struct *p = bpf_get_current_task_btf();
 	struct task *task = task_of(p);
 	enum policy_verdict verdict;
-	struct policy_limits limit;
 	struct granted *granted;
 	u32 class;
 	struct group *group;
@@ -264,10 +227,8 @@ __noinline int extend_current(u64 now)
 	section = in_section(p, task, &class, now);
 	if (!section && !began)
 		return POLICY_GO;
-	limits(&limit);
 	bpf_spin_lock(&group->lock);
-	verdict = policy_extend(&task->extension, &group->budget, section, now,
-				&limit);
+	verdict = policy_extend(&task->extension, &group->budget, section, now);
 	bpf_spin_unlock(&group->lock);
 	if (!began)
 		task->class = class;
@@ -295,13 +256,11 @@ static __always_inline void end_extension(struct task *task, _Bool slept,
 	struct group *group = group_of(task);
 	struct guest *guest = guest_of(task);
 	u64 began = task->extension.began;
-	struct policy_limits limit;
 
 	if (!began || !group || !guest)
 		return;
-	limits(&limit);
 	bpf_spin_lock(&group->lock);
-	policy_extend(&task->extension, &group->budget, 0, now, &limit);
+	policy_extend(&task->extension, &group->budget, 0, now);
 	bpf_spin_unlock(&group->lock);
 	grant(&guest->extended, now - began);
 	if (slept && task->class <= CLASS_ANNOUNCED)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
  * The policy of guard: which vCPU runs next, for how long, and which VM is owed
- * time. Plain C without kernel calls. The includer defines u32, u64 and s64.
+ * time. Plain C without kernel calls. The includer defines u32, u64, s64, and
+ * the times of guard.h.
  *
  * Fairness. Each vCPU has a virtual time: run time, divided by its weight (100
  * is normal). The vCPU with the least runs next. The runnable vCPUs of a VM
@@ -66,15 +67,6 @@
  * scheduler that lets a thread wait for 20 s; and these are the shortest. */
 #define POLICY_ROUND_MOST_NS 8000000000ULL
 #define POLICY_TURN_ANY_NS 100000ULL
-
-struct policy_limits {
-	u64 slice;
-	u64 max_extend;
-	u64 max_hold;
-	u64 late; /* a grace period of this age is worth debt */
-	u64 late_most; /* the same, if they are short (policy_late) */
-	u64 rescue_share; /* of a vCPU's run time, in hundredths, for rescues */
-};
 
 /* The runnable vCPUs of a VM. */
 struct policy_group {
@@ -172,9 +164,9 @@ POLICY_FN u64 policy_group_vtime(const struct policy_group *group, u64 cpu,
 /* Where the VM as a whole stands in the queue of the CPU; clock is the host's
  * virtual time. What the VM could not use is kept for a few turns only. */
 POLICY_FN void policy_stand(struct policy_group *group, u64 clock, u64 cpu,
-			    u64 lag, const struct policy_limits *limits)
+			    u64 lag)
 {
-	u64 least = clock - lag - POLICY_CREDIT_SLICES * limits->slice;
+	u64 least = clock - lag - POLICY_CREDIT_SLICES * SLICE_NS;
 	u64 most = clock - lag + POLICY_AHEAD_NS;
 
 	group->vtime = policy_group_vtime(group, cpu, lag);
@@ -215,11 +207,12 @@ POLICY_FN u64 policy_charge(struct policy_thread *thread,
 
 /* The vCPU ran for ran, rescued or in its turn. Where rescues take more than
  * their share of its time, the next ones come later (policy_rescue): its turns
- * would become too short for what its guest has to do beside grace periods. */
+ * would become too short for what its guest has to do beside grace periods, and
+ * a light VM would be ahead of its share by all that its debt may be. */
 POLICY_FN void policy_spend(struct policy_thread *thread, u64 ran, int rescued,
-			    const struct policy_limits *limits)
+			    u64 hold)
 {
-	u64 share = ran / POLICY_WEIGHT * limits->rescue_share;
+	u64 share = ran / 100 * RESCUE_SHARE;
 
 	if (rescued)
 		thread->overrun += ran > share ? ran - share : 0;
@@ -227,8 +220,8 @@ POLICY_FN void policy_spend(struct policy_thread *thread, u64 ran, int rescued,
 		thread->overrun -=
 			share < thread->overrun ? share : thread->overrun;
 	/* Beyond that it would say no more. */
-	if (thread->overrun > limits->max_hold)
-		thread->overrun = limits->max_hold;
+	if (thread->overrun > hold)
+		thread->overrun = hold;
 }
 
 /* The vCPU ran for ran out of its turn; own is what it had borrowed before. */
@@ -259,10 +252,9 @@ POLICY_FN u64 policy_weight(const struct policy_group *group)
  * too much, that is negative: else vCPUs that run one after the other would
  * have a whole share each. clock, cpu and lag: as in policy_stand. */
 POLICY_FN s64 policy_credit(const struct policy_group *group, u64 clock,
-			    u64 cpu, u64 lag,
-			    const struct policy_limits *limits)
+			    u64 cpu, u64 lag)
 {
-	s64 most = POLICY_CREDIT_SLICES * limits->slice;
+	s64 most = POLICY_CREDIT_SLICES * SLICE_NS;
 	/* Another CPU may write it. */
 	s64 leads =
 		policy_after(policy_group_vtime(group, cpu, lag), clock - lag);
@@ -332,13 +324,12 @@ POLICY_FN void policy_start(u64 *queue, const struct policy_thread *thread)
  * is worth, two turns of the heavier one, but no more than half of what a vCPU
  * may be ahead. So no queue's vCPUs get more than those of others for long. */
 POLICY_FN int policy_behind(u64 there, u64 there_weight, u64 here,
-			    u64 here_weight, u64 load,
-			    const struct policy_limits *limits)
+			    u64 here_weight, u64 load)
 {
 	u64 most = policy_ahead(here_weight, load) / 2;
-	u64 turns = policy_scaled(2 * limits->slice, here_weight > there_weight
-							     ? here_weight
-							     : there_weight);
+	u64 turns = policy_scaled(2 * SLICE_NS, here_weight > there_weight
+							? here_weight
+							: there_weight);
 
 	return policy_after(here, there) > (s64)(turns < most ? turns : most);
 }
@@ -354,23 +345,9 @@ POLICY_FN u64 policy_debt(const struct policy_thread *thread,
 	return debt / POLICY_WEIGHT * policy_weight(group);
 }
 
-/* Whether a vCPU that is woken now runs in place of the one that runs, which
- * weighs weight: it lacks more than half a slice beside it. */
-POLICY_FN int policy_preempts(const struct policy_thread *woken,
-			      const struct policy_thread *running, u64 weight,
-			      u64 now, const struct policy_limits *limits)
+POLICY_FN void policy_refill(struct policy_budget *budget, u64 now)
 {
-	u64 ran = policy_after(now, running->began) > 0 ? now - running->began
-							: 0;
-
-	return policy_after(woken->vtime + limits->slice / 2,
-			    running->vtime + policy_scaled(ran, weight)) < 0;
-}
-
-POLICY_FN void policy_refill(struct policy_budget *budget, u64 now,
-			     const struct policy_limits *limits)
-{
-	u64 most = 16 * limits->max_extend;
+	u64 most = 16 * MAX_EXTEND_NS;
 
 	if (policy_after(now, budget->since) <= 0)
 		return;
@@ -385,8 +362,7 @@ POLICY_FN void policy_refill(struct policy_budget *budget, u64 now,
  * is asked again soon. */
 POLICY_FN enum policy_verdict policy_extend(struct policy_extension *extension,
 					    struct policy_budget *budget,
-					    int section, u64 now,
-					    const struct policy_limits *limits)
+					    int section, u64 now)
 {
 	enum policy_verdict verdict;
 	u64 used;
@@ -394,86 +370,35 @@ POLICY_FN enum policy_verdict policy_extend(struct policy_extension *extension,
 	if (!extension->began) {
 		if (!section)
 			return POLICY_GO;
-		policy_refill(budget, now, limits);
-		if (budget->left < limits->max_extend)
+		policy_refill(budget, now);
+		if (budget->left < MAX_EXTEND_NS)
 			return POLICY_REFUSED;
 		/* Others of its VM may begin before this one ends. */
-		budget->left -= limits->max_extend;
+		budget->left -= MAX_EXTEND_NS;
 		extension->began = now;
 		return POLICY_STAY;
 	}
 	used = policy_after(now, extension->began) > 0 ? now - extension->began
 						       : 0;
-	if (section && used < limits->max_extend)
+	if (section && used < MAX_EXTEND_NS)
 		return POLICY_STAY;
 	verdict = section ? POLICY_EXPIRED : POLICY_GO;
-	budget->left += limits->max_extend;
+	budget->left += MAX_EXTEND_NS;
 	budget->left -= used < budget->left ? used : budget->left;
 	extension->began = 0;
 	return verdict;
 }
 
-/* A grace period that took longer says no more: its guest may have been paused.
- */
-#define POLICY_GRACE_MOST_NS 100000000ULL
-
-/* The mean length of a guest's last few grace periods, of which one more took
- * ns. */
-POLICY_FN u64 policy_grace_mean(u64 mean, u64 ns)
-{
-	if (ns > POLICY_GRACE_MOST_NS)
-		ns = POLICY_GRACE_MOST_NS;
-	return mean ? mean - mean / 16 + ns / 16 : ns;
-}
-
-/*
- * From which age on grace periods of a guest are late whose grace periods take
- * mean, and whose ticks take tick (0: not known). With CPUs of its own a guest
- * needs one or two ticks for a grace period: one at which a CPU notices it, and
- * one at which it reports. Where grace periods take one in the mean, the host
- * holds up none, and rescues would only break up turns. They begin later then,
- * and the sooner, the longer grace periods are.
- */
-POLICY_FN u64 policy_late(u64 mean, u64 tick,
-			  const struct policy_limits *limits)
-{
-	u64 most = limits->late_most, quarter = tick / 4;
-
-	if (most > 7 * quarter)
-		most = 7 * quarter;
-	if (most > limits->max_hold)
-		most = limits->max_hold;
-	if (!mean || most <= limits->late || mean >= 5 * quarter)
-		return limits->late;
-	if (mean <= 4 * quarter)
-		return most;
-	return limits->late +
-	       (most - limits->late) * (5 * quarter - mean) / quarter;
-}
-
-/* From that age of a grace period on RCU's kthread may ask CPUs to report. */
-#define POLICY_ASKS_NS 50000000ULL
-
-/* Whether RCU's kthread can do something for a grace period of that age, while
- * CPUs are awaited: it reports for those that were idle meanwhile, and may be
- * wanted for something else. The other CPUs report by themselves. */
-POLICY_FN int policy_kthread_helps(int awaited, int wanted, u64 age,
-				   const struct policy_limits *limits)
-{
-	return !awaited || wanted || age >= limits->max_hold ||
-	       age >= POLICY_ASKS_NS;
-}
-
 /* How far ahead of its turn, in run time, a vCPU may get when the grace period
  * that it holds up is that old. A young one will end by itself; an old one is
  * worth debt. Nothing is worth more than twice max_hold. */
-POLICY_FN u64 policy_debt_allowed(u64 age, const struct policy_limits *limits)
+POLICY_FN u64 policy_debt_allowed(u64 age, u64 hold)
 {
-	if (age < limits->late)
+	if (age < LATE_NS)
 		return 0;
-	if (age >= limits->max_hold)
-		return 2 * limits->max_hold;
-	return limits->slice + age;
+	if (age >= hold)
+		return 2 * hold;
+	return SLICE_NS + age;
 }
 
 /* Whether a part of its debt would be forgiven if the vCPU ran for ns more out
@@ -510,39 +435,24 @@ enum policy_answer {
 	POLICY_IN_DEBT,
 };
 
-/* How long a rescue lasts at most. Where turns are short, that for RCU's thread
- * is no longer. */
-POLICY_FN u64 policy_rescue_ns(enum policy_need need,
-			       const struct policy_limits *limits)
-{
-	u64 ns = POLICY_WORK_NS;
-
-	if (ns > limits->slice)
-		ns = limits->slice;
-	return need == POLICY_WORK && ns > POLICY_RESCUE_NS ? ns
-							    : POLICY_RESCUE_NS;
-}
-
 /* Whether a vCPU that waits for its turn, and has been off its CPU since left,
  * is scheduled next because it holds up a grace period of that age: not if it
  * gets too far ahead, nor if a part of its debt would be forgiven, nor before
- * max_hold as long as it ran in rescues for more than their share. */
+ * hold as long as it ran in rescues for more than their share. */
 POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 					   const struct policy_group *group,
 					   u64 queue, u64 load, u64 age,
-					   u64 left, enum policy_need need,
-					   u64 now,
-					   const struct policy_limits *limits)
+					   u64 hold, u64 left,
+					   enum policy_need need, u64 now)
 {
-	u64 allowed = policy_debt_allowed(age, limits);
+	u64 allowed = policy_debt_allowed(age, hold);
 	/* Whatever it begins as: the thread may become ready meanwhile. */
-	u64 ns = policy_rescue_ns(POLICY_WORK, limits);
+	u64 ns = POLICY_WORK_NS;
 	u64 gap = need == POLICY_DUE_TICK ? 0
 		  : need == POLICY_WORK	  ? POLICY_WORK_GAP_NS
 					  : POLICY_RESCUE_GAP_NS;
 
-	if (!allowed ||
-	    (age < limits->late + thread->overrun && age < limits->max_hold))
+	if (!allowed || (age < LATE_NS + thread->overrun && age < hold))
 		return POLICY_NOT_YET;
 	if (policy_after(now, left) < (s64)gap)
 		return POLICY_NOT_YET;
@@ -558,15 +468,13 @@ POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
  * slice is longer than a hold, it is the bound: else there would be none. */
 POLICY_FN enum policy_answer policy_yield(const struct policy_thread *thread,
 					  const struct policy_group *group,
-					  u64 queue, u64 load,
-					  const struct policy_limits *limits)
+					  u64 queue, u64 load, u64 hold)
 {
-	u64 most = limits->max_hold > limits->slice ? limits->max_hold
-						    : limits->slice;
+	u64 most = hold > SLICE_NS ? hold : SLICE_NS;
 
-	if (policy_debt(thread, group, queue) + limits->slice > most ||
-	    policy_overdrawn(group, limits->slice, most) ||
-	    policy_forgiven(thread, group, queue, load, limits->slice))
+	if (policy_debt(thread, group, queue) + SLICE_NS > most ||
+	    policy_overdrawn(group, SLICE_NS, most) ||
+	    policy_forgiven(thread, group, queue, load, SLICE_NS))
 		return POLICY_IN_DEBT;
 	return POLICY_YES;
 }
@@ -580,19 +488,18 @@ POLICY_FN int policy_again(const struct policy_thread *running, int waits,
 }
 
 /* How long a turn is on a CPU for which so many threads compete, who runs there
- * included, in hundredths. */
-POLICY_FN u64 policy_turn(u64 count, const struct policy_limits *limits)
+ * included. */
+POLICY_FN u64 policy_turn(u64 count)
 {
-	u64 most = POLICY_ROUND * POLICY_WEIGHT, turn;
-	u64 least = limits->slice < POLICY_TURN_LEAST_NS ? limits->slice
-							 : POLICY_TURN_LEAST_NS;
+	u64 turn;
+	u64 least = POLICY_TURN_LEAST_NS;
 
-	if (count <= most)
-		return limits->slice;
-	turn = POLICY_ROUND_MOST_NS * POLICY_WEIGHT / count;
+	if (count <= POLICY_ROUND)
+		return SLICE_NS;
+	turn = POLICY_ROUND_MOST_NS / count;
 	if (turn < least)
 		least = turn > POLICY_TURN_ANY_NS ? turn : POLICY_TURN_ANY_NS;
-	turn = limits->slice * most / count;
+	turn = SLICE_NS * POLICY_ROUND / count;
 	return turn > least ? turn : least;
 }
 

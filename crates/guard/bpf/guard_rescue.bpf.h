@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Rescues: who holds up a guest's grace period, and a short turn for it.
+ * Rescues: which vCPU holds up its guest's grace period, and when and where it
+ * has a short turn for that.
+ *
+ * look() reads whom the guest's RCU waits for, and notes it in guest.owes. If
+ * such a vCPU waits for a CPU, it is rescued when the guest's timer expires
+ * (guard_tick), or when the timer of any CPU looks (rescue_pending).
+ *
+ * Invariant: one rescued vCPU at most runs on a CPU, or waits for it. A rescue
+ * lasts POLICY_WORK_NS at most, and is charged like any run.
  */
 #pragma once
 
 /* A guest's task_struct.__state from the choice of a CPU for a task
  * that is woken until that CPU has queued it. */
 #define GUEST_TASK_WAKING 0x200
-/* The guest's rcu_state.gp_state from when its kthread goes to wait for CPUs to
- * report until it runs again. */
-#define GUEST_GP_WAIT_FQS 5
 
 #define NO_CPU (~0U)
 
@@ -27,60 +32,17 @@ static __always_inline void set_owing(u32 index, _Bool owes)
 		add(&owing, -1);
 }
 
-/* The guest's grace period that began at since has ended. */
-static __always_inline void grace_ended(struct guest *guest, u64 since, u64 now)
-{
-	struct policy_limits limit;
-	u64 mean;
-
-	if (policy_after(now, since) <= 0)
-		return;
-	limits(&limit);
-	mean = policy_grace_mean(guest->grace_ns, now - since);
-	guest->grace_ns = mean;
-	guest->late_ns = policy_late(mean, guest->tick_ns, &limit);
-}
-
 /* The guest's gp_seq was read. Several CPUs may have done so. */
 static __always_inline void note_seq(struct guest *guest, u64 seq, u64 now)
 {
-	u64 before = guest->seq, since = guest->seq_since;
-	u64 next = seq & 3 ? seq : 0;
-	u32 i;
+	u64 before = guest->seq, next = seq & 3 ? seq : 0;
 
-	if (next == before) {
-		if (!next)
-			guest->begins = 1;
+	if (next == before)
 		return;
-	}
 	/* Before the number is there, which says that it is valid. */
 	if (next && next >> 2 != before >> 2)
 		guest->seq_since = now;
-	if (__sync_val_compare_and_swap(&guest->seq, before, next) != before ||
-	    seq >> 2 == before >> 2)
-		return;
-	/* A vCPU that another CPU sees idle just now is forgotten: its own tick
-	 * reports for it. */
-	for (i = 0; i < MAX_LEAVES; i++)
-		guest->idled[i] = 0;
-	if (!before)
-		return;
-	if (guest->begins)
-		grace_ended(guest, since, now);
-	guest->begins = 1;
-}
-
-/* The bit in the leaf of the vCPU for which another spun. */
-static __always_inline u64 spun_for_bit(const struct guest *guest,
-					const struct leaf *leaf, u64 now)
-{
-	u32 index = spun_for_slot(guest, now);
-	struct vcpu *vcpu;
-
-	if (!index--)
-		return 0;
-	vcpu = bpf_map_lookup_elem(&vcpus, &index);
-	return vcpu && vcpu->qsmask == leaf->qsmask ? vcpu->qsbit : 0;
+	__sync_val_compare_and_swap(&guest->seq, before, next);
 }
 
 /* Knowledge of the guest's grace-period kthread. */
@@ -88,9 +50,6 @@ struct kthread {
 	u32 cpu; /* whose vCPU has to run for it, or NO_CPU */
 	u32 ready; /* it waits for that CPU; else the timer that wakes it does
 		    */
-	/* The kthread was woken for more than a look at CPUs, or is in the
-	 * middle of something. */
-	u32 wanted;
 };
 
 static __always_inline void look_at_kthread(const struct guest *guest,
@@ -100,7 +59,6 @@ static __always_inline void look_at_kthread(const struct guest *guest,
 	u32 state, cpu;
 	_Bool late;
 	u8 on_rq = 0;
-	u16 phase;
 
 	if (!guest->kthread_cpu || !guest->kthread_on_rq)
 		return;
@@ -122,11 +80,6 @@ static __always_inline void look_at_kthread(const struct guest *guest,
 	if (!on_rq && !late)
 		return;
 	kthread->ready = on_rq;
-	kthread->wanted =
-		on_rq && (!late || !guest->gp_state ||
-			  bpf_probe_read_user(&phase, sizeof(phase),
-					      (void *)guest->gp_state) ||
-			  phase != GUEST_GP_WAIT_FQS);
 	if (!bpf_probe_read_user(&cpu, sizeof(cpu), (void *)guest->kthread_cpu))
 		kthread->cpu = cpu;
 }
@@ -158,129 +111,29 @@ static __always_inline u64 cpu_bit(const struct leaf *leaf, u32 cpu)
 	return cpu < leaf->cpus && cpu < 64 ? 1ULL << cpu : 0;
 }
 
-/* Whether the guest's task on the vCPU, which is current, is the idle task. */
-static __always_inline _Bool in_idle_task(const struct vm *vm,
-					  const struct vcpu *vcpu)
-{
-	u64 task = 0, host = guest_task(vm, vcpu, &task);
-	u32 pid = 1;
-
-	return host &&
-	       !bpf_probe_read_user(&pid, sizeof(pid),
-				    (void *)(host + vm->task_pid)) &&
-	       !pid;
-}
-
-/* The guest's leaf to which the vCPU belongs, or MAX_LEAVES. */
-static __always_inline u32 leaf_of(const struct guest *guest,
-				   const struct vcpu *vcpu)
-{
-	u32 i;
-
-	bpf_for(i, 0, MAX_LEAVES)
-	{
-		if (i >= guest->leaves_used || i >= MAX_LEAVES)
-			break;
-		if (guest->leaves[i].qsmask == vcpu->qsmask)
-			return i;
-	}
-	return MAX_LEAVES;
-}
-
-/* The vCPU sleeps, so its guest's CPU is idle. */
-static __always_inline void is_asleep(struct guest *guest,
-				      const struct vcpu *vcpu, u32 leaf)
-{
-	if (guest->awake[leaf] & vcpu->qsbit)
-		__sync_fetch_and_and(&guest->awake[leaf], ~vcpu->qsbit);
-}
-
-/* The vCPU sleeps, whatever is done for its VM. If it leaves its queue for
- * something else, the next look tells that it is awake. */
-static __always_inline void falls_asleep(const struct task *task)
-{
-	struct guest *guest = guest_of(task);
-	struct vcpu *vcpu = vcpu_of(task);
-	u32 leaf;
-
-	if (!guest || !vcpu)
-		return;
-	leaf = leaf_of(guest, vcpu);
-	if (leaf < MAX_LEAVES)
-		is_asleep(guest, vcpu, leaf);
-}
-
-/* The vCPU, which is current, and does not fall asleep, was seen; a grace
- * period may be in progress. */
-static __always_inline void is_awake(struct guest *guest, const struct vm *vm,
-				     const struct vcpu *vcpu, u32 leaf,
-				     _Bool grace)
-{
-	_Bool was = !!(guest->awake[leaf] & vcpu->qsbit);
-
-	if (!(guest->idled[leaf] & vcpu->qsbit) &&
-	    (!was || (grace && in_idle_task(vm, vcpu))))
-		__sync_fetch_and_or(&guest->idled[leaf], vcpu->qsbit);
-	if (!was)
-		__sync_fetch_and_or(&guest->awake[leaf], vcpu->qsbit);
-}
-
 /*
- * Looks who holds up the grace period of the guest whose vCPU is current, and
- * perhaps about to sleep. What is read changes only while one of the guest's
+ * Looks who holds up the grace period of the guest whose vCPU is current. What
+ * is read changes only while one of the guest's
  * vCPUs runs, so that the last look before all are preempted stays true.
  */
-__noinline int look(u64 now, u32 sleeps)
+__noinline int look(u64 now)
 {
 	struct task *task = task_of(bpf_get_current_task_btf());
 	struct guest *guest = task ? guest_of(task) : 0;
-	struct vcpu *vcpu = task ? vcpu_of(task) : 0;
 	u32 index = task ? task->vm : 0;
 	struct vm *vm = bpf_map_lookup_elem(&vms, &index);
 	struct kthread kthread = {.cpu = NO_CPU};
-	u64 any = 0, seq = 0, age, idled = 0;
-	struct policy_limits limit;
+	u64 any = 0, seq = 0;
 	u32 slot = 0, i;
 
-	if (!guest || !vcpu || !vm || !guest->ready || !vm->ready ||
-	    !vm->gp_seq)
+	if (!guest || !vm || !guest->ready || !vm->ready || !vm->gp_seq)
 		return 0;
 	guest->looked = now;
 	if (bpf_probe_read_user(&seq, sizeof(seq), (void *)vm->gp_seq))
 		return 0;
 	note_seq(guest, seq, now);
-	for (i = 0; i < MAX_LEAVES; i++) {
-		struct leaf *leaf = &guest->leaves[i];
-		u64 mask = 0, awake;
-
-		if (i >= guest->leaves_used)
-			break;
-		if (leaf->qsmask == vcpu->qsmask) {
-			if (sleeps)
-				is_asleep(guest, vcpu, i);
-			else
-				is_awake(guest, vm, vcpu, i, !!(seq & 3));
-		}
-		if (seq & 3 && bpf_probe_read_user(&mask, sizeof(mask),
-						   (void *)leaf->qsmask))
-			mask = 0;
-		if (leaf->cpus < 64)
-			mask &= (1ULL << (leaf->cpus & 63)) - 1;
-		guest->reports[i] = mask;
-		any |= mask;
-		/* In this order: is_awake() changes the other one first. */
-		awake = *(volatile u64 *)&guest->awake[i];
-		idled |= mask & (~awake | *(volatile u64 *)&guest->idled[i]);
-	}
 	if (seq & 3)
 		look_at_kthread(guest, &kthread);
-	limits(&limit);
-	age = guest->seq_since;
-	age = policy_after(now, age) > 0 ? now - age : 0;
-	if (!policy_kthread_helps(!!any,
-				  idled || guest->tracks_user || kthread.wanted,
-				  age, &limit))
-		kthread.cpu = NO_CPU;
 	if (kthread.cpu < MAX_GUEST_CPUS)
 		slot = guest->slots[kthread.cpu & (MAX_GUEST_CPUS - 1)];
 	guest->kthread = kthread.ready ? slot : 0;
@@ -290,10 +143,14 @@ __noinline int look(u64 now, u32 sleeps)
 
 		if (i >= guest->leaves_used)
 			break;
+		if (seq & 3 && bpf_probe_read_user(&mask, sizeof(mask),
+						   (void *)leaf->qsmask))
+			mask = 0;
+		if (leaf->cpus < 64)
+			mask &= (1ULL << (leaf->cpus & 63)) - 1;
 		if (seq & 3)
-			mask = guest->reports[i] | cpu_bit(leaf, kthread.cpu) |
-			       cpu_bit(leaf, blocked_cpu(guest, vm, leaf)) |
-			       spun_for_bit(guest, leaf, now);
+			mask |= cpu_bit(leaf, kthread.cpu) |
+				cpu_bit(leaf, blocked_cpu(guest, vm, leaf));
 		guest->owes[i] = mask;
 		any |= mask;
 	}
@@ -301,33 +158,23 @@ __noinline int look(u64 now, u32 sleeps)
 	return 0;
 }
 
-/* Whether the vCPU is in its leaf's mask, of one per leaf: those that hold up
- * the guest's grace period, or only those that have to report. */
-static __always_inline _Bool in_mask(const struct task *task, _Bool reports)
-{
-	struct guest *guest = guest_of(task);
-	struct vcpu *vcpu = vcpu_of(task);
-	u32 leaf;
-
-	if (!guest || !vcpu)
-		return 0;
-	leaf = leaf_of(guest, vcpu);
-	if (leaf >= MAX_LEAVES)
-		return 0;
-	return !!((reports ? guest->reports[leaf] : guest->owes[leaf]) &
-		  vcpu->qsbit);
-}
-
 /* Whether the vCPU holds up its guest's grace period, by the last look. */
 static __always_inline _Bool owes(const struct task *task)
 {
-	return in_mask(task, 0);
-}
+	struct guest *guest = guest_of(task);
+	struct vcpu *vcpu = vcpu_of(task);
+	u32 i;
 
-/* Whether that is since its guest's CPU has yet to report. */
-static __always_inline _Bool has_to_report(const struct task *task)
-{
-	return in_mask(task, 1);
+	if (!guest || !vcpu)
+		return 0;
+	bpf_for(i, 0, MAX_LEAVES)
+	{
+		if (i >= guest->leaves_used || i >= MAX_LEAVES)
+			break;
+		if (guest->leaves[i].qsmask == vcpu->qsmask)
+			return !!(guest->owes[i] & vcpu->qsbit);
+	}
+	return 0;
 }
 
 /* The last grace period that the guest's CPU noticed: its gp_seq, or NO_SEQ
@@ -347,7 +194,7 @@ static __always_inline u64 noticed(const struct task *task)
  * has run for so long, has done what it can. A tick at which a CPU notices a
  * grace period does no more than that: the next one reports, in a rescue of its
  * own. */
-__noinline int rescue_done(u64 ran)
+__noinline int rescue_done(void)
 {
 	struct task *task = task_of(bpf_get_current_task_btf());
 	struct guest *guest = task ? guest_of(task) : 0;
@@ -355,14 +202,6 @@ __noinline int rescue_done(u64 ran)
 
 	if (!guest)
 		return 0;
-	/* Another one spun for it: to handle interrupts takes a moment. A
-	 * section goes on as an extension. */
-	if (guest->spun_for == task->slot) {
-		if (ran < LOOK_EXTENDED_NS / 2)
-			return 0;
-		guest->spun_for = 0;
-		return !has_to_report(task) && guest->kthread != task->slot;
-	}
 	if (!owes(task))
 		return 1;
 	if (guest->kthread == task->slot || task->noticed == NO_SEQ)
@@ -377,15 +216,11 @@ __noinline int rescue_over(u64 ran)
 {
 	struct task *task = task_of(bpf_get_current_task_btf());
 	struct guest *guest = task ? guest_of(task) : 0;
-	struct policy_limits limit;
 
-	if (!guest || rescue_done(ran))
+	if (!guest || rescue_done())
 		return 1;
-	limits(&limit);
-	if (ran < policy_rescue_ns(guest->kthread == task->slot
-					   ? POLICY_WORK
-					   : POLICY_DUE_TICK,
-				   &limit))
+	if (ran <
+	    (guest->kthread == task->slot ? POLICY_WORK_NS : POLICY_RESCUE_NS))
 		return 0;
 	add(&guest->rescued.expired, 1);
 	return 1;
@@ -395,7 +230,6 @@ __noinline int rescue_over(u64 ran)
  * inlined, for the verifier. */
 __noinline int answer(struct task *task, u64 age, u32 need, u64 now)
 {
-	struct policy_limits limit;
 	struct group *group;
 	struct guest *guest;
 
@@ -405,26 +239,19 @@ __noinline int answer(struct task *task, u64 age, u32 need, u64 now)
 	guest = guest_of(task);
 	if (!group || !guest)
 		return POLICY_NOT_YET;
-	limits(&limit);
-	if (guest->late_ns)
-		limit.late = guest->late_ns;
 	return policy_rescue(&task->thread, &group->group, queue_vtime(task),
-			     per_cpu(), age, task->left, need, now, &limit);
+			     per_cpu(), age, settings.max_hold, task->left,
+			     need, now);
 }
 
 /* Whether the vCPU is rescued now. */
 static __always_inline _Bool may_rescue(struct task *task, struct guest *guest,
 					u64 age, u64 now)
 {
-	u32 need, first, said;
+	u32 need, said;
 
-	/* The vCPU would go on spinning. */
-	first = spun_for_slot(guest, now);
-	if (first && guest->spinner == task->slot)
-		return 0;
 	/* In memory: the verifier would tell each value from the others. */
 	task->need = guest->kthread == task->slot ? POLICY_WORK
-		     : first == task->slot	  ? POLICY_DUE_TICK
 		     : task->ticked		  ? POLICY_DUE_TICK
 						  : POLICY_TICK;
 	/* Read once: another CPU may ask the same. */
@@ -519,7 +346,7 @@ static __always_inline void rescue(u32 slot, struct guest *guest, u64 age,
 	where = rescue_at(p->pid);
 	if (where == NOWHERE || !favour(task, WHY_RESCUED))
 		goto out;
-	if (take(p, task, where, QUEUE_RESCUE + where, longest_rescue())) {
+	if (take(p, task, where, QUEUE_RESCUE + where, POLICY_WORK_NS)) {
 		add(&guest->rescued.count, 1);
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 	} else {

@@ -79,7 +79,6 @@ static __always_inline u64 lag_of(const struct task *task, u64 clock)
 __noinline int join(struct task *task, u64 now)
 {
 	u64 clock = virtual_now, weight = POLICY_WEIGHT, more = 0, lag;
-	struct policy_limits limit;
 	struct group *group;
 	struct guest *guest;
 	u32 index, cpu;
@@ -95,7 +94,6 @@ __noinline int join(struct task *task, u64 now)
 	guest = guest_of(task);
 	if (guest)
 		weight = guest->weight;
-	limits(&limit);
 	cpu = task->cpu;
 	lag = lag_of(task, clock);
 	bpf_spin_lock(&group->lock);
@@ -104,7 +102,7 @@ __noinline int join(struct task *task, u64 now)
 	if (!task->counted) {
 		task->counted = index + 1;
 		policy_join(&group->group, now);
-		policy_stand(&group->group, clock, cpu, lag, &limit);
+		policy_stand(&group->group, clock, cpu, lag);
 		if (group->group.runnable == 1) {
 			group->group.weight = weight;
 			group->clock = clock;
@@ -200,7 +198,6 @@ static __always_inline void begin(struct task *task, u64 now)
 __noinline u64 charge(struct task *task, u64 now)
 {
 	u64 clock = virtual_now, weight = POLICY_WEIGHT, more = 0, lag, ran;
-	struct policy_limits limit;
 	struct group *group;
 	struct guest *guest;
 	u32 cpu;
@@ -211,14 +208,13 @@ __noinline u64 charge(struct task *task, u64 now)
 	if (!group)
 		return 0;
 	guest = guest_of(task);
-	limits(&limit);
 	if (guest)
 		weight = guest->weight;
 	cpu = task->cpu;
 	lag = lag_of(task, clock);
 	bpf_spin_lock(&group->lock);
 	ran = policy_charge(&task->thread, &group->group, now);
-	policy_stand(&group->group, clock, cpu, lag, &limit);
+	policy_stand(&group->group, clock, cpu, lag);
 	/* A VM that never sleeps gets a new weight here. */
 	if (group->group.weight != weight && group->group.runnable) {
 		group->group.weight = weight;
@@ -227,16 +223,9 @@ __noinline u64 charge(struct task *task, u64 now)
 	}
 	bpf_spin_unlock(&group->lock);
 	add(&all_weight, more);
-	policy_spend(&task->thread, ran, task->why == WHY_RESCUED, &limit);
+	policy_spend(&task->thread, ran, task->why == WHY_RESCUED,
+		     settings.max_hold);
 	return ran;
-}
-
-/* How many wait in the CPU's queue, in hundredths. */
-static __always_inline u64 crowd(u32 where)
-{
-	s32 waiting = scx_bpf_dsq_nr_queued(QUEUE_CPU + where);
-
-	return (waiting > 0 ? waiting : 0) * POLICY_WEIGHT;
 }
 
 /* Where the thread stands in the CPU's queue; woken: it slept until now. All
@@ -245,7 +234,6 @@ __noinline u64 place(struct task *task, u32 where, int woken)
 {
 	u64 clock = virtual_now, at;
 	s64 credit = POLICY_KEPT_NS;
-	struct policy_limits limit;
 	struct group *group;
 
 	if (!task)
@@ -258,20 +246,18 @@ __noinline u64 place(struct task *task, u32 where, int woken)
 	if (!task->placed)
 		task->thread.vtime += at;
 	task->placed = 1;
-	limits(&limit);
 	if (woken)
 		credit = policy_credit(&group->group, clock, where,
-				       policy_lag(clock, at), &limit);
+				       policy_lag(clock, at));
 	return policy_place(&task->thread, &group->group, at, per_cpu(),
 			    credit);
 }
 
 static __always_inline _Bool may_yield_to(const struct task *task,
-					  const struct group *group,
-					  const struct policy_limits *limit)
+					  const struct group *group)
 {
 	return policy_yield(&task->thread, &group->group, queue_vtime(task),
-			    per_cpu(), limit) == POLICY_YES;
+			    per_cpu(), settings.max_hold) == POLICY_YES;
 }
 
 /* The thread starts in its turn, on that CPU. */

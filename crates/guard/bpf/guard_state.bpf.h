@@ -28,7 +28,7 @@ struct bpf_spin_lock {
 const volatile struct settings settings;
 
 /* Timers end turns. Where a timer fails, the kernel ends the turn. */
-#define SLICE_FOR_KERNEL (8 * settings.limits.slice)
+#define SLICE_FOR_KERNEL (8 * SLICE_NS)
 
 /* Timers run while this is set. */
 u64 active;
@@ -74,7 +74,6 @@ struct task {
 	u64 spins_since; /* it was found spinning at each look since, or 0 */
 	u64 borrowed; /* what it ran out of turn since its last turn */
 	u64 noticed; /* the gp_seq that its guest's CPU knew when it left */
-	u64 gave_at; /* when its rescue ended for the one that it spun for */
 	u32 need; /* what a rescue is for: enum policy_need */
 	u32 slot; /* index in vcpus, plus 1; 0: no vCPU */
 	u32 vm;
@@ -85,7 +84,7 @@ struct task {
 	u32 ticked; /* its guest's tick was due while it waited */
 	u32 class; /* at the start of the extension */
 	u32 awaits; /* it spins, and this thread of its VM waits for a CPU */
-	u32 pad;
+	u32 woken; /* it waits since it was woken */
 	u32 placed; /* its virtual time is absolute, not its queue's lead */
 };
 
@@ -175,13 +174,6 @@ __noinline u64 per_cpu(void)
 	if ((s64)all < 0)
 		all = 0;
 	return all / (settings.online ? settings.online : 1);
-}
-
-/* A copy for the policy. The source stays volatile: the compiler would take the
- * zeros of the object file for its value. */
-static __always_inline void limits(struct policy_limits *out)
-{
-	*out = settings.limits;
 }
 
 static __always_inline struct task *task_of(struct task_struct *p)

@@ -8,15 +8,6 @@
  */
 #pragma once
 
-/* How long any rescue may be. */
-static __always_inline u64 longest_rescue(void)
-{
-	struct policy_limits limit;
-
-	limits(&limit);
-	return policy_rescue_ns(POLICY_WORK, &limit);
-}
-
 /* The thread had its CPU for ns, perhaps out of turn. A thread of another class
  * may take the CPU meanwhile: then what it had it for goes on. */
 static __always_inline void count_favour(struct task *task, u64 ns)
@@ -111,7 +102,6 @@ __noinline u32 behind(u32 where, u64 now)
 {
 	u64 here = 0, here_weight = 0, there = 0, there_weight = 0;
 	struct cpu *cpu = cpu_of(where);
-	struct policy_limits limit;
 	_Bool waiting;
 	u64 running;
 	u32 i;
@@ -132,7 +122,6 @@ __noinline u32 behind(u32 where, u64 now)
 			here_weight = cpu->weight;
 		}
 	}
-	limits(&limit);
 	bpf_for(i, 0, LOOK_ELSEWHERE)
 	{
 		u32 other =
@@ -142,7 +131,7 @@ __noinline u32 behind(u32 where, u64 now)
 			other -= settings.cpus;
 		if (first_of(other, &there, &there_weight) &&
 		    policy_behind(there, there_weight, here, here_weight,
-				  per_cpu(), &limit))
+				  per_cpu()))
 			return other;
 	}
 	return where;
@@ -270,7 +259,7 @@ __noinline int take_wanted(u32 where)
 	if (!guest || !favour(task, why))
 		goto out;
 	if (take(p, task, where, SCX_DSQ_LOCAL,
-		 why == WHY_RESCUED ? longest_rescue() : SLICE_FOR_KERNEL)) {
+		 why == WHY_RESCUED ? POLICY_WORK_NS : SLICE_FOR_KERNEL)) {
 		add(why == WHY_RESCUED ? &guest->rescued.count
 				       : &guest->yielded.count,
 		    1);
@@ -286,10 +275,9 @@ out:
 /* How long a turn is on the CPU now. */
 static __always_inline u64 turn_length(u32 where)
 {
-	struct policy_limits limit;
+	s32 waiting = scx_bpf_dsq_nr_queued(QUEUE_CPU + where);
 
-	limits(&limit);
-	return policy_turn(crowd(where) + POLICY_WEIGHT, &limit);
+	return policy_turn(1 + (waiting > 0 ? waiting : 0));
 }
 
 /* The thread that ran last on this CPU has another turn. */
@@ -329,7 +317,7 @@ static __always_inline _Bool goes_on(struct task_struct *prev,
 	if (!asked) {
 		end_extension(task, 0, now);
 	} else if (extend_current(now) == POLICY_STAY) {
-		keep(prev, task, cpu, where, settings.limits.max_extend, now);
+		keep(prev, task, cpu, where, MAX_EXTEND_NS, now);
 		return 1;
 	} else if (task->awaits && guest) {
 		add(&guest->gave_way, 1);

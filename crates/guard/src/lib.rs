@@ -7,6 +7,7 @@
 //! scheduler takes over, with every setting as it was before.
 
 mod backend;
+mod constants;
 pub mod control;
 mod dry_run;
 mod eevdf;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! guard's options: what guard may do, and to whom.
 
+use crate::constants;
 use crate::error::Error;
 use reprieve_watch::{StandIns, Which};
 use serde::{Deserialize, Serialize};
@@ -141,16 +142,7 @@ impl Backend {
 pub const RESERVE_MOST: u8 = 75;
 
 /// The longest time by which a slice is extended (`extend`).
-pub const MAX_EXTEND: Duration = Duration::from_millis(1);
-/// How long a vCPU runs before the next one's turn.
-pub const SLICE: Duration = Duration::from_millis(3);
-/// The age from which on a grace period is late: vCPUs that owe it are helped (`rescue`).
-pub const LATE: Duration = Duration::from_millis(3);
-/// The same for a guest whose grace periods are no longer than on CPUs of its own.
-pub const LATE_MOST: Duration = Duration::from_millis(7);
-/// The most that rescues take of a vCPU's CPU time, in percent, unless a grace period is older than
-/// [`Options::max_hold`]: a vCPU that had more is rescued later (`rescue`).
-pub const RESCUE_SHARE: u64 = 40;
+pub const MAX_EXTEND: Duration = Duration::from_nanos(constants::MAX_EXTEND_NS as u64);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {

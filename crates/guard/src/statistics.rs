@@ -93,12 +93,6 @@ pub struct VmStatistics {
     pub extended: Granted,
     /// Turns given to vCPUs that held up a grace period; `refused` for debt.
     pub rescued: Granted,
-    /// How long the guest's last grace periods took in the mean, and the age from which on one is
-    /// late; `None` where none has ended, and where the backend does not know.
-    #[serde(default)]
-    pub grace_mean_ns: Option<u64>,
-    #[serde(default)]
-    pub late_ns: Option<u64>,
     /// Turns given to vCPUs for which another vCPU of the VM gave up its CPU (KVM's directed
     /// yields); `refused` for debt.
     #[serde(default)]
@@ -107,11 +101,8 @@ pub struct VmStatistics {
     /// where the host hides them.
     #[serde(default)]
     pub ticks_waited: u64,
-    /// Looks at which a vCPU of the guest spun for another one while another one waited for a CPU.
-    #[serde(default)]
-    pub spun: u64,
-    /// Turns and rescues of a vCPU that ended although it was in a critical section, since it spun
-    /// there for another one, which waited for that CPU: they are among the preemptions suffered.
+    /// Turns of a vCPU that ended although it was in a critical section, since it waited there for
+    /// another one, which waited for a CPU: they are among the preemptions suffered.
     #[serde(default)]
     pub gave_way: u64,
     /// vCPUs that have short slices, with [`Backend::Eevdf`].

@@ -10,6 +10,7 @@
 //! holds this guest-physical address says where it is in the host. [`BpfLayout::host_address`] is
 //! that algorithm, to check an eBPF program against.
 
+pub use crate::state::spins::Spin;
 use crate::state::task::COMM_LEN;
 pub use crate::state::task::TaskOffsets;
 pub use crate::state::vcpu::PreemptBits;
@@ -40,8 +41,8 @@ pub struct BpfLayout {
     pub rcu: Option<RcuLayout>,
     /// Host address of `jiffies_64`.
     pub jiffies: Option<u64>,
-    /// Kernel addresses of the code in which a CPU spins for another one.
-    pub spins: Vec<Range<u64>>,
+    /// Code in which a CPU spins for another one.
+    pub spins: Vec<Spin>,
     /// Guest timer frequency, if known.
     pub hz: Option<u32>,
 }

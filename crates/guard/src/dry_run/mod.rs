@@ -9,13 +9,15 @@
 mod tally;
 
 use crate::backend::Guard;
+use crate::constants::LATE_NS;
 use crate::error::Error;
-use crate::options::{Backend, Change, LATE, MAX_EXTEND, Options};
+use crate::options::{Backend, Change, MAX_EXTEND, Options};
 use crate::statistics::Statistics;
 use reprieve_watch::Watch;
 use reprieve_watch::model::VmState;
 use reprieve_watch::raw::clock;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tally::Tally;
 
 pub struct DryRun {
@@ -35,7 +37,7 @@ impl DryRun {
         let watch = Watch::start(&reprieve_watch::Options {
             vms: options.vms.clone(),
             interval: options.interval,
-            late: options.policy.rescues().then_some(LATE),
+            late: options.policy.rescues().then_some(Duration::from_nanos(LATE_NS as u64)),
             ..reprieve_watch::Options::default()
         })?;
         let (options, started_ns) = (options.clone(), clock::now_ns());

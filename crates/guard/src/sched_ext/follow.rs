@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tells the scheduler what changes: VMs that come and go, their vCPUs, weights, guests that boot.
 
-use super::program::{Program, constants, types};
+use super::program::{Program, types};
 use super::rules::{Rules, Vm, bits};
 use super::weight::{self, Weighed};
+use crate::constants;
 use crate::error::Error;
 use crate::options::{Change, Options, Treatment, Weight};
 use libc::{SCHED_OTHER, SCHED_RESET_ON_FORK};
-use reprieve_guest::layout::BpfLayout;
+use reprieve_guest::layout::{BpfLayout, Spin};
 use reprieve_guest::vmm::process;
 use reprieve_watch::Which;
 use reprieve_watch::cgroup;
@@ -16,7 +17,6 @@ use reprieve_watch::vms::finder::Key;
 use reprieve_watch::vms::machine::Machine;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -306,7 +306,6 @@ impl State {
             }
         }
         let known = self.known.get(&machine.key);
-        let anew = known.is_none_or(|known| (known.index, known.boot) != (index, boot));
         let guests = &self.program.guests;
         if known.is_none_or(|known| known.index != index) {
             guests.put(index as usize, types::guest::default());
@@ -333,13 +332,7 @@ impl State {
         }
         if let Some(layout) = layout {
             set_spins(&self.program, index as usize, &layout.spins);
-            if anew {
-                for field in [offset_of!(types::guest, grace_ns), offset_of!(types::guest, late_ns)]
-                {
-                    guests.set_field(index as usize, field, 0u64);
-                }
-            }
-            set_rcu(&self.program, index as usize, layout, &vcpus, machine.tracks_user());
+            set_rcu(&self.program, index as usize, layout, &vcpus);
         }
         self.program.changed();
         self.known.insert(
@@ -350,13 +343,15 @@ impl State {
 }
 
 /// Tells the scheduler in which code the guest's CPUs spin for each other.
-fn set_spins(program: &Program, index: usize, spins: &[Range<u64>]) {
+fn set_spins(program: &Program, index: usize, spins: &[Spin]) {
     let spins = &spins[..spins.len().min(constants::MAX_SPINS)];
-    for (n, code) in spins.iter().enumerate() {
+    for (n, Spin { code, for_owner }) in spins.iter().enumerate() {
         let at = offset_of!(types::guest, spins) + n * size_of::<types::spin>();
         program.guests.set_field(index, at + offset_of!(types::spin, start), code.start);
-        let bytes = code.end - code.start;
+        let bytes = (code.end - code.start) as u32;
         program.guests.set_field(index, at + offset_of!(types::spin, bytes), bytes);
+        let for_owner = u32::from(*for_owner);
+        program.guests.set_field(index, at + offset_of!(types::spin, for_owner), for_owner);
     }
     let used = spins.len() as u32;
     program.guests.set_field(index, offset_of!(types::guest, spins_used), used);
@@ -364,13 +359,7 @@ fn set_spins(program: &Program, index: usize, spins: &[Range<u64>]) {
 
 /// Tells the scheduler where the guest keeps its RCU's state, if that is known. What is beyond its
 /// tables is not rescued.
-fn set_rcu(
-    program: &Program,
-    index: usize,
-    layout: &BpfLayout,
-    vcpus: &[(u32, u32, Option<u32>)],
-    tracks: bool,
-) {
+fn set_rcu(program: &Program, index: usize, layout: &BpfLayout, vcpus: &[(u32, u32, Option<u32>)]) {
     let Some(rcu) = &layout.rcu else { return };
     let mut guest = types::guest::default();
     let leaves = rcu.leaves.iter().take(constants::MAX_LEAVES);
@@ -389,27 +378,22 @@ fn set_rcu(
         }
     }
     let guests = &program.guests;
-    let words: [(usize, u32); 7] = [
+    let words: [(usize, u32); 4] = [
         (offset_of!(types::guest, leaves_used), guest.leaves_used),
-        (offset_of!(types::guest, tracks_user), tracks.into()),
         (offset_of!(types::guest, node_entry), rcu.node_entry.unwrap_or(0)),
         (offset_of!(types::guest, task_cpu), rcu.task_cpu.unwrap_or(0)),
         (offset_of!(types::guest, kthread), 0),
-        (offset_of!(types::guest, spun_for), 0),
-        (offset_of!(types::guest, begins), 0),
     ];
     for (offset, value) in words {
         guests.set_field(index, offset, value);
     }
-    let longs: [(usize, Option<u64>); 9] = [
+    let longs: [(usize, Option<u64>); 7] = [
         (offset_of!(types::guest, kthread_task), rcu.kthread_task),
         (offset_of!(types::guest, kthread_cpu), rcu.kthread_cpu),
         (offset_of!(types::guest, kthread_on_rq), rcu.kthread_on_rq),
         (offset_of!(types::guest, kthread_state), rcu.kthread_state),
-        (offset_of!(types::guest, gp_state), rcu.gp_state),
         (offset_of!(types::guest, fqs_due), rcu.fqs_due),
         (offset_of!(types::guest, jiffies), layout.jiffies),
-        (offset_of!(types::guest, tick_ns), layout.hz.map(|hz| 1_000_000_000 / u64::from(hz))),
         // Another boot counts its grace periods anew.
         (offset_of!(types::guest, seq), None),
     ];
@@ -422,9 +406,8 @@ fn set_rcu(
         guests.set_field(index, at + offset_of!(types::leaf, gp_tasks), leaf.gp_tasks);
         guests.set_field(index, at + offset_of!(types::leaf, first_cpu), leaf.first_cpu);
         guests.set_field(index, at + offset_of!(types::leaf, cpus), leaf.cpus);
-        for masks in [offset_of!(types::guest, owes), offset_of!(types::guest, awake)] {
-            guests.set_field(index, masks + n * size_of::<u64>(), 0u64);
-        }
+        let owes = offset_of!(types::guest, owes) + n * size_of::<u64>();
+        guests.set_field(index, owes, 0u64);
     }
     for (n, &slot) in guest.slots.iter().enumerate() {
         let at = offset_of!(types::guest, slots) + n * size_of::<u32>();

@@ -164,8 +164,6 @@ impl SchedExt {
         });
         let readable = vm.state == VmState::Watching && guest.ready == 1;
         let treatment = self.follower.treatment(followed, &vm.name);
-        let rescues = treatment.policies.iter().any(|policy| policy.rescues());
-        let of_graces = |ns: u64| Some(ns).filter(|&ns| readable && rescues && ns > 0);
         VmStatistics {
             pid: vm.pid,
             name: vm.name.clone(),
@@ -186,11 +184,8 @@ impl SchedExt {
             region,
             extended: granted(&guest.extended),
             rescued: granted(&guest.rescued),
-            grace_mean_ns: of_graces(guest.grace_ns),
-            late_ns: of_graces(guest.late_ns),
             yielded: granted(&guest.yielded),
             ticks_waited: guest.ticks,
-            spun: guest.spun,
             gave_way: guest.gave_way,
             short: 0,
             would: None,

@@ -3,8 +3,9 @@
 //! unloads it; nothing is pinned, so a crash does the same.
 
 use super::check;
+use crate::constants;
 use crate::error::Error;
-use crate::options::{LATE, LATE_MOST, MAX_EXTEND, Options, RESCUE_SHARE, SLICE};
+use crate::options::Options;
 use crate::statistics::FunctionStatistics;
 use libbpf_rs::libbpf_sys::BPF_STATS_RUN_TIME;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -18,12 +19,6 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub use skeleton::types;
-
-/// The constants of `bpf/guard.h`, written by build.rs.
-#[allow(dead_code)]
-pub mod constants {
-    include!(concat!(env!("OUT_DIR"), "/guard_constants.rs"));
-}
 
 /// Written by libbpf-cargo from `bpf/guard.bpf.c`.
 #[allow(clippy::undocumented_unsafe_blocks, clippy::all, clippy::pedantic)]
@@ -396,14 +391,7 @@ pub(super) fn settings(
 ) -> types::settings {
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     types::settings {
-        limits: types::policy_limits {
-            slice: ns(SLICE),
-            max_extend: ns(MAX_EXTEND),
-            max_hold: ns(options.max_hold),
-            late: ns(LATE),
-            late_most: ns(LATE_MOST),
-            rescue_share: RESCUE_SHARE,
-        },
+        max_hold: ns(options.max_hold),
         look_alone: ns(look_alone),
         cpus: cpus as u64,
         online: online as u64,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The policies in force for each VM.
 
-use super::program::constants;
+use crate::constants;
 use crate::options::{Change, Policy, Treatment};
 use reprieve_watch::vms::finder::Key;
 use std::collections::BTreeSet;

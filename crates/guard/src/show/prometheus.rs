@@ -169,18 +169,6 @@ fn shares(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
         "What the VM's weight was worth in the same time",
         each(named, |vm| vm.entitled_ns.map(seconds)),
     )?;
-    gauge(
-        out,
-        "reprieve_guard_mean_grace_period_seconds",
-        "Length of the guest's last few grace periods in the mean",
-        each(named, |vm| vm.grace_mean_ns.map(seconds)),
-    )?;
-    gauge(
-        out,
-        "reprieve_guard_late_seconds",
-        "Age from which on a grace period of the guest is late",
-        each(named, |vm| vm.late_ns.map(seconds)),
-    )?;
     counter(
         out,
         "reprieve_guard_ticks_waited",
@@ -189,14 +177,8 @@ fn shares(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
     )?;
     counter(
         out,
-        "reprieve_guard_spun",
-        "Looks at which a vCPU spun for another one while another one waited for a CPU",
-        each(named, |vm| Some(vm.spun as f64)),
-    )?;
-    counter(
-        out,
         "reprieve_guard_gave_way",
-        "Turns and rescues of vCPUs that ended in a critical section where they spun for another one",
+        "Turns of vCPUs that ended in a critical section where they waited for another one",
         each(named, |vm| Some(vm.gave_way as f64)),
     )
 }
@@ -366,8 +348,6 @@ mod tests {
             "reprieve_guard_longest_grant_seconds{vm=\"db-primary\",kind=\"rescued\"} 0.0003",
             "reprieve_guard_on_cpu_seconds_total{vm=\"db-primary\"} 9.0",
             "reprieve_guard_entitled_seconds_total{vm=\"db-primary\"} 10.0",
-            "reprieve_guard_mean_grace_period_seconds{vm=\"db-primary\"} 0.008",
-            "reprieve_guard_late_seconds{vm=\"db-primary\"} 0.003",
             "reprieve_guard_decision_seconds_total 0.04",
             "reprieve_guard_decision_duration_seconds_bucket{le=\"2.56e-7\"} 0",
             "reprieve_guard_decision_duration_seconds_bucket{le=\"5.12e-7\"} 95000",

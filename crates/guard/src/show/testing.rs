@@ -42,10 +42,7 @@ pub fn guarded(seconds: u64) -> Statistics {
         }),
         extended: granted(40, 175_000, 900_000),
         rescued: granted(20, 250_000, 300_000),
-        grace_mean_ns: Some(8_000_000),
-        late_ns: Some(3_000_000),
         ticks_waited: 60 * seconds,
-        spun: 7 * seconds,
         gave_way: 5 * seconds,
         ..VmStatistics::default()
     };

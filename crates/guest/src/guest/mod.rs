@@ -9,7 +9,7 @@ use crate::kernel::Kernel;
 use crate::kernel::symbols::{Resolved, Symbols};
 use crate::kernel::types::Types;
 use crate::kernel::vmcoreinfo::{KERNEL_BASE, VmCoreInfo};
-use crate::layout::{BpfLayout, VcpuLayout};
+use crate::layout::{BpfLayout, Spin, VcpuLayout};
 use crate::memory::Memory;
 use crate::rcu::map::RcuMap;
 use crate::rcu::{Rcu, grace::RcuData};
@@ -20,7 +20,6 @@ use crate::state::task::{Task, TaskOffsets};
 use crate::state::vcpu::{Area, Cpus, PreemptCount};
 use crate::vmm::{VcpuThread, Vm};
 use liveness::Pulse;
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -49,7 +48,7 @@ pub struct Guest {
     /// The cache's.
     modules_bytes: Arc<AtomicUsize>,
     /// Where its kernel spins.
-    spins: Vec<Range<u64>>,
+    spins: Vec<Spin>,
 }
 
 impl Guest {

@@ -7,7 +7,7 @@
 //! what comes before: finding the VMM and reading the guest's kernel.
 
 use reprieve_guest::BpfLayout;
-use reprieve_guest::layout::{NodeLayout, PreemptBits, RcuLayout, TaskOffsets, VcpuLayout};
+use reprieve_guest::layout::{NodeLayout, PreemptBits, RcuLayout, Spin, TaskOffsets, VcpuLayout};
 use reprieve_guest::vmm::Segment;
 use serde::{Deserialize, Serialize};
 
@@ -127,7 +127,11 @@ impl StandIn {
                 leaves: leaves.collect(),
             }),
             jiffies: Some(self.jiffies),
-            spins: self.spins.iter().map(|&(start, bytes)| start..start + bytes).collect(),
+            spins: self
+                .spins
+                .iter()
+                .map(|&(start, bytes)| Spin { code: start..start + bytes, for_owner: false })
+                .collect(),
             hz: Some(250),
         }
     }
@@ -173,6 +177,6 @@ mod tests {
         assert_eq!(layout.host_address(0xffff_8880_0000_3008, 4096), None, "ends behind RAM");
         assert_eq!(layout.host_address(0xffff_ffff_8000_0000, 8), None, "there is no image");
         assert_eq!(layout.vcpus[0].tid, Some(2));
-        assert_eq!(layout.spins.first(), Some(&(0x10..0x30)));
+        assert_eq!(layout.spins[0].code, 0x10..0x30);
     }
 }

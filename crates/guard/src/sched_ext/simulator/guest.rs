@@ -5,6 +5,7 @@
 //! a tick and reports at a later one that finds the CPU in no critical section. The kthread of
 //! vCPU 0 begins and ends grace periods, and every few ticks reports for those who are idle.
 
+use super::super::program::types;
 use super::kernel::Machine;
 use super::{Event, native};
 use std::collections::VecDeque;
@@ -22,8 +23,7 @@ const SPINS: u64 = 20 * US;
 const FQS: u64 = 3;
 /// A vCPU is in a critical section for this part of its time.
 const SECTIONS: (u64, u64) = (MS, 50 * US);
-/// `RCU_GP_WAIT_FQS`, `TASK_IDLE`.
-const WAIT_FQS: u16 = 5;
+/// `TASK_IDLE`.
 const TASK_IDLE: u32 = 0x402;
 
 /// Where a VM's memory lies in its VMM, and what is there.
@@ -31,7 +31,6 @@ const BASE: u64 = 1 << 32;
 const GP_SEQ: u64 = 0;
 const JIFFIES: u64 = 8;
 const FQS_DUE: u64 = 16;
-const GP_STATE: u64 = 24;
 const KTHREAD_CPU: u64 = 28;
 const ON_RQ: u64 = 32;
 const STATE: u64 = 36;
@@ -45,9 +44,12 @@ const NOTICED: u64 = 16;
 const REGISTERS: u64 = 24;
 const HFLAGS: u64 = 48;
 const TASK: u64 = 0x60;
-/// The guest's addresses of its memory, and of where it spins.
+/// The guest's addresses of its memory, of its kernel, and of where it spins for answers to calls
+/// and for the owner of a mutex.
 const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
-const SPIN: u64 = 0xffff_ffff_8100_0000;
+const KERNEL: u64 = 0xffff_ffff_8100_0000;
+const CALLS: u64 = KERNEL + 0x1000;
+const MUTEX: u64 = KERNEL + 0x2000;
 const IN_USER: u64 = 0x40_0000;
 
 /// The behaviour of a vCPU.
@@ -70,6 +72,13 @@ pub enum Habit {
     /// As `Computes`. The vCPU needs its VM's only spin lock for part of the time. If it spins for
     /// long, it yields to the holder, if that is how its guest spins.
     Locks { yields: bool },
+    /// As `Computes`. The vCPU needs its VM's only mutex for part of the time. While the owner has
+    /// a CPU it spins, else it sleeps, as in Linux: `rwsem_spin_on_owner`, `vcpu_is_preempted`. The
+    /// mutex is handed to one that has waited for more than a tick.
+    Churns,
+    /// As `Computes`. The vCPU calls all others of its VM now and then, and spins until all have
+    /// had a CPU.
+    Calls,
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -78,6 +87,9 @@ enum Lock {
     No,
     Spins,
     Holds,
+    /// Sleeps until the mutex is released, and then tries again.
+    Sleeps,
+    Woken,
 }
 
 #[derive(Default)]
@@ -96,6 +108,10 @@ pub struct Vcpu {
     sleeps: u64,
     wakes: u64,
     lock: Lock,
+    /// Since when it waits for the mutex.
+    waits: u64,
+    /// The vCPUs of its VM that have yet to answer its call.
+    answers: u128,
     /// When its tick is due, and when the tick's interrupt is over.
     tick: u64,
     irq: u64,
@@ -114,8 +130,13 @@ pub struct Vm {
     fqs_due: u64,
     /// The vCPU that holds the lock, and those that spin for it.
     lock: VecDeque<usize>,
-    /// How often it was released.
-    pub locked: u64,
+    /// The owner of the mutex, and those that wait for it asleep.
+    owner: Option<usize>,
+    sleepers: VecDeque<usize>,
+    /// The one of these that gets it next, whoever spins.
+    handoff: Option<usize>,
+    /// How often either was released, or a call was answered by all.
+    pub done: u64,
     /// How long its grace periods took.
     pub graces: Vec<u64>,
     pub preempted_in_section: u64,
@@ -143,7 +164,6 @@ impl Vm {
         self.kthread = None;
         self.fqs_due = jiffies + FQS;
         self.put(FQS_DUE, self.fqs_due.to_ne_bytes());
-        self.put(GP_STATE, WAIT_FQS.to_ne_bytes());
     }
 }
 
@@ -165,9 +185,10 @@ impl Machine {
             (guest.ready, guest.weight, guest.policies) = (1, weight, policies);
             (guest.kthread_task, guest.kthread_cpu) = (base + KTHREAD_TASK, base + KTHREAD_CPU);
             (guest.kthread_on_rq, guest.kthread_state) = (base + ON_RQ, base + STATE);
-            (guest.gp_state, guest.fqs_due) = (base + GP_STATE, base + FQS_DUE);
-            (guest.jiffies, guest.tick_ns) = (base + JIFFIES, TICK);
-            (guest.spins_used, guest.spins[0].start, guest.spins[0].bytes) = (1, SPIN, 64);
+            (guest.fqs_due, guest.jiffies) = (base + FQS_DUE, base + JIFFIES);
+            guest.spins_used = 2;
+            guest.spins[0] = types::spin { start: CALLS, bytes: 64, for_owner: 0 };
+            guest.spins[1] = types::spin { start: MUTEX, bytes: 64, for_owner: 1 };
         });
         vm
     }
@@ -223,18 +244,24 @@ impl Machine {
         let one = &self.vcpus[vcpu];
         match one.habit {
             Habit::Lies => true,
-            _ => one.lock != Lock::No || self.ran(one.pid) % SECTIONS.0 < SECTIONS.1,
+            Habit::Churns if one.lock == Lock::Holds => false,
+            _ => {
+                one.lock != Lock::No
+                    || one.answers != 0
+                    || self.ran(one.pid) % SECTIONS.0 < SECTIONS.1
+            }
         }
     }
 
     fn show_registers(&mut self, vcpu: usize) {
         let (section, one) = (self.in_section(vcpu), &self.vcpus[vcpu]);
         let rip = match one.lock {
-            Lock::Spins => SPIN + 8,
-            _ if section => SPIN + 0x1000,
+            Lock::Spins if one.habit == Habit::Churns => MUTEX + 8,
+            _ if one.answers != 0 => CALLS + 8,
+            _ if section || one.lock == Lock::Holds => KERNEL,
             _ => IN_USER,
         };
-        let user = u32::from(!section) * 3;
+        let user = u32::from(rip == IN_USER) * 3;
         let kthread = self.runs_kthread(vcpu);
         let (own, vm) = (VCPUS + one.number as u64 * VCPU_BYTES, &mut self.vms[one.vm]);
         let task = DIRECT_MAP + if kthread { KTHREAD_TASK } else { own + TASK };
@@ -243,6 +270,14 @@ impl Machine {
         vm.put(own + REGISTERS, rip.to_ne_bytes());
         vm.put(own + REGISTERS + 8, 0x200u64.to_ne_bytes());
         vm.put(own + REGISTERS + HFLAGS, user.to_ne_bytes());
+    }
+
+    /// Whether the owner of the mutex of the vCPU's VM has a CPU. An owner to which the mutex was
+    /// handed, and which has yet to notice, counts: in Linux the mutex has no owner then, and all
+    /// others spin on (`OWNER_NULL`, `RWSEM_FLAG_HANDOFF`).
+    fn owner_runs(&self, vcpu: usize) -> bool {
+        let runs = |owner: &Vcpu| owner.on || owner.lock != Lock::Holds;
+        self.vms[self.vcpus[vcpu].vm].owner.is_some_and(|owner| runs(&self.vcpus[owner]))
     }
 
     /// The vCPU's kthread runs before its other work.
@@ -257,18 +292,20 @@ impl Machine {
         one.since = self.now;
         match &mut self.vms[one.vm].kthread {
             Some(left) if kthread => *left = left.saturating_sub(ran),
-            _ if one.lock == Lock::Spins => {}
+            _ if one.answers != 0 || !matches!(one.lock, Lock::No | Lock::Holds) => {}
             _ => one.burst = one.burst.saturating_sub(ran),
         }
     }
 
     /// Decides when the vCPU, which runs, does something else.
     fn plan(&mut self, vcpu: usize) {
+        let looks = self.vcpus[vcpu].habit == Habit::Churns && !self.owner_runs(vcpu);
         let (kthread, one) = (self.runs_kthread(vcpu), &mut self.vcpus[vcpu]);
         let left = match self.vms[one.vm].kthread {
             Some(left) if kthread => left,
-            _ if one.lock == Lock::Spins => u64::MAX / 2,
-            _ => one.burst,
+            _ if one.answers != 0 || (one.lock == Lock::Spins && !looks) => u64::MAX / 2,
+            _ if matches!(one.lock, Lock::No | Lock::Holds) => one.burst,
+            _ => US,
         };
         one.plan += 1;
         let event = Event::Work(vcpu, one.plan);
@@ -280,6 +317,7 @@ impl Machine {
         let Some(vcpu) = self.vcpu_of(pid) else { return };
         let (now, one) = (self.now, &mut self.vcpus[vcpu]);
         (one.on, one.since, one.irq) = (true, now, now + IRQ);
+        self.answer(vcpu);
         self.plan(vcpu);
     }
 
@@ -297,6 +335,7 @@ impl Machine {
             if tick > self.now {
                 self.at(tick, Event::GuestTick(vcpu, plan));
             }
+            self.owner_leaves(vcpu);
         }
     }
 
@@ -313,7 +352,12 @@ impl Machine {
             if self.vms[vm].kthread == Some(0) {
                 self.work_of_kthread(vm);
             }
-        } else if self.vcpus[vcpu].burst == 0 && self.next_burst(vcpu) {
+        } else if match self.vcpus[vcpu].lock {
+            Lock::Sleeps => self.sleep(vcpu),
+            Lock::Woken => self.try_mutex(vcpu),
+            Lock::Spins if self.vcpus[vcpu].habit == Habit::Churns => self.try_mutex(vcpu),
+            _ => self.vcpus[vcpu].burst == 0 && self.next_burst(vcpu),
+        } {
             return true;
         }
         self.plan(vcpu);
@@ -323,7 +367,7 @@ impl Machine {
     /// What it computed is done: the next, or whether it sleeps.
     fn next_burst(&mut self, vcpu: usize) -> bool {
         let (now, one) = (self.now, &mut self.vcpus[vcpu]);
-        let (vm, here, sleeps) = (one.vm, self.here, one.sleeps != 0);
+        let (here, sleeps) = (self.here, one.sleeps != 0);
         if sleeps {
             one.wakes = now + std::mem::take(&mut one.sleeps);
             let (wakes, habit) = (one.wakes, one.habit);
@@ -334,17 +378,16 @@ impl Machine {
         }
         let one = &mut self.vcpus[vcpu];
         if now < one.wakes {
-            // The timer that wakes the kthread.
-            if one.number == 0 {
-                self.at(self.vms[vm].fqs_due * TICK, Event::Wake(vcpu, here));
-            }
-            return true;
+            return self.sleep(vcpu);
         }
         let mut below = |end| self.random.below(end) + US;
         (one.burst, one.sleeps) = match (one.habit, one.lock) {
             (Habit::Computes | Habit::Lies, _) => (u64::MAX / 4, 0),
             (Habit::Locks { .. }, Lock::Holds) => (below(400 * US), 0),
             (Habit::Locks { .. }, _) => (below(100 * US), 0),
+            (Habit::Calls, _) => (below(MS), 0),
+            (Habit::Churns, Lock::Holds) => (below(20 * US), 0),
+            (Habit::Churns, _) => (below(10 * US), 0),
             (Habit::Naps, _) => (below(8 * MS), below(6 * MS)),
             (Habit::Blocks, _) => (below(MS), below(MS / 4)),
             (Habit::Rests, _) => (below(MS), below(16 * MS)),
@@ -353,9 +396,121 @@ impl Machine {
         match (one.habit, one.lock) {
             (Habit::Locks { .. }, Lock::Holds) => self.unlock(vcpu),
             (Habit::Locks { yields }, _) => self.lock(vcpu, yields),
+            (Habit::Calls, _) => self.call(vcpu),
+            (Habit::Churns, Lock::Holds) => self.release(vcpu),
+            (Habit::Churns, _) => {
+                self.vcpus[vcpu].waits = now;
+                return self.try_mutex(vcpu);
+            }
             _ => {}
         }
         false
+    }
+
+    /// The vCPU calls the others. Those that run answer at once.
+    fn call(&mut self, vcpu: usize) {
+        let vm = &self.vms[self.vcpus[vcpu].vm];
+        let others = vm.vcpus.iter().map(|&other| (other, &self.vcpus[other]));
+        let off = others.filter(|&(other, one)| other != vcpu && !one.on);
+        self.vcpus[vcpu].answers = off.map(|(_, one)| 1 << one.number).sum();
+    }
+
+    /// The vCPU gets a CPU, and answers calls.
+    fn answer(&mut self, vcpu: usize) {
+        let (vm, bit) = (self.vcpus[vcpu].vm, 1 << self.vcpus[vcpu].number);
+        for caller in self.vms[vm].vcpus.clone() {
+            if self.vcpus[caller].answers & bit == 0 {
+                continue;
+            }
+            if self.vcpus[caller].on {
+                self.advance(caller);
+            }
+            self.vcpus[caller].answers &= !bit;
+            if self.vcpus[caller].answers == 0 {
+                self.vms[vm].done += 1;
+                if self.vcpus[caller].on {
+                    self.plan(caller);
+                }
+            }
+        }
+    }
+
+    /// The vCPU has nothing to do.
+    fn sleep(&mut self, vcpu: usize) -> bool {
+        // The timer that wakes the kthread.
+        if self.vcpus[vcpu].number == 0 {
+            let due = self.vms[self.vcpus[vcpu].vm].fqs_due * TICK;
+            self.at(due, Event::Wake(vcpu, self.here));
+        }
+        true
+    }
+
+    /// The vCPU takes the mutex, or waits for it. Whether it sleeps.
+    fn try_mutex(&mut self, vcpu: usize) -> bool {
+        let (now, runs) = (self.now, self.owner_runs(vcpu));
+        let one = &mut self.vcpus[vcpu];
+        let vm = &mut self.vms[one.vm];
+        let (woken, late) = (one.lock == Lock::Woken, now - one.waits > TICK);
+        if vm.owner.is_none_or(|owner| owner == vcpu) {
+            vm.owner = Some(vcpu);
+            one.lock = Lock::Holds;
+            return false;
+        }
+        if woken && late {
+            vm.handoff.get_or_insert(vcpu);
+        }
+        if runs && (!woken || late) {
+            one.lock = Lock::Spins;
+        } else {
+            (one.lock, one.wakes) = (Lock::Sleeps, u64::MAX);
+            match woken {
+                true => vm.sleepers.push_front(vcpu),
+                false => vm.sleepers.push_back(vcpu),
+            }
+            return self.sleep(vcpu);
+        }
+        false
+    }
+
+    /// The vCPU loses its CPU: those that spin until it releases the mutex notice that.
+    fn owner_leaves(&mut self, vcpu: usize) {
+        let vm = self.vcpus[vcpu].vm;
+        if self.vms[vm].owner == Some(vcpu) {
+            for other in self.vms[vm].vcpus.clone() {
+                if self.vcpus[other].on && self.vcpus[other].lock == Lock::Spins {
+                    self.advance(other);
+                    self.plan(other);
+                }
+            }
+        }
+    }
+
+    /// The vCPU releases the mutex. One that has waited for long gets it, whether or not that has a
+    /// CPU. Else one that spins takes it, and one that sleeps is woken to try.
+    fn release(&mut self, vcpu: usize) {
+        let index = self.vcpus[vcpu].vm;
+        self.vcpus[vcpu].lock = Lock::No;
+        self.vms[index].done += 1;
+        let spins = |other: usize| {
+            self.vcpus[other].on && self.vcpus[other].lock == Lock::Spins && other != vcpu
+        };
+        let spinning = self.vms[index].vcpus.iter().copied().filter(|&other| spins(other));
+        let next = spinning.min_by_key(|&other| self.vcpus[other].waits);
+        let handoff = self.vms[index].handoff.take();
+        let next = handoff.or(next);
+        self.vms[index].owner = next;
+        if let Some(next) = next.filter(|&next| spins(next)) {
+            self.advance(next);
+            self.vcpus[next].lock = Lock::Holds;
+            self.plan(next);
+        }
+        let vm = &mut self.vms[index];
+        let first = handoff.or(vm.sleepers.front().copied());
+        if let Some(at) = vm.sleepers.iter().position(|&other| Some(other) == first) {
+            let woken = vm.sleepers.remove(at).unwrap();
+            (self.vcpus[woken].lock, self.vcpus[woken].wakes) = (Lock::Woken, self.now);
+            self.at(self.now + IPI, Event::Wake(woken, self.here));
+        }
     }
 
     /// The next vCPU of the same VM that sleeps is woken.
@@ -381,7 +536,7 @@ impl Machine {
     fn unlock(&mut self, vcpu: usize) {
         let vm = &mut self.vms[self.vcpus[vcpu].vm];
         self.vcpus[vcpu].lock = Lock::No;
-        vm.locked += 1;
+        vm.done += 1;
         vm.lock.pop_front();
         let Some(&next) = vm.lock.front() else { return };
         if self.vcpus[next].on {

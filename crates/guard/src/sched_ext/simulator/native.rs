@@ -24,8 +24,7 @@ unsafe extern "C" {
     pub safe fn native_add_vcpu(tid: u32, slot: u32);
     pub safe fn native_timer(cpu: u32);
     pub safe fn native_tick(tid: u32);
-    pub safe fn native_late(mean: u64, tick: u64, limits: &types::policy_limits) -> u64;
-    pub safe fn native_turn(count: u64, limits: &types::policy_limits) -> u64;
+    pub safe fn native_turn(count: u64) -> u64;
     safe fn native_vcpu(slot: u32) -> *mut types::vcpu;
     safe fn native_vm(index: u32) -> *mut types::vm;
     safe fn native_guest(index: u32) -> *mut types::guest;

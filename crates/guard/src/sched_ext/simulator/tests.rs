@@ -2,7 +2,7 @@
 //! What guard promises, of simulated hosts.
 
 use super::*;
-use crate::options;
+use crate::constants::{MAX_EXTEND_NS, SLICE_NS};
 use Habit::*;
 
 const US: u64 = 1_000;
@@ -11,16 +11,12 @@ const S: u64 = 1_000 * MS;
 /// `DOES_EXTEND | DOES_RESCUE`.
 const FULL: u32 = 3;
 const PLAIN: u32 = 0;
-const SLICE: u64 = options::SLICE.as_nanos() as u64;
-const EXTEND: u64 = options::MAX_EXTEND.as_nanos() as u64;
+const SLICE: u64 = SLICE_NS as u64;
+const EXTEND: u64 = MAX_EXTEND_NS as u64;
 /// The default of `--max-hold`.
 const HOLD: u64 = 20 * MS;
 /// How often a CPU looks at an extension or a rescue.
 const LOOK: u64 = 100 * US;
-
-fn limits() -> types::policy_limits {
-    settings(&Options::default(), LOOK_ALONE, 1, 1).limits
-}
 
 impl Host {
     /// A VM of so many vCPUs.
@@ -120,7 +116,7 @@ fn a_light_vm_of_many_vcpus_has_its_share() {
         let host = Host::new(2, 1);
         let light = host.vcpus(1, policies, Computes, vcpus);
         host.vcpus(100, policies, Computes, 2);
-        host.run(20 * S);
+        host.run(40 * S);
         assert_share(&host, light, 1.0 / 101.0, 0.02);
     }
 }
@@ -311,25 +307,53 @@ fn vcpus_leave_critical_sections_first() {
     assert!(plain > 100 && full < plain / 20, "{plain} {full}");
 }
 
-/// A holder of the VM's lock runs for those who spin for it.
+/// How often the VM's vCPUs took their lock, or had all their answers, beside another VM.
+fn done(policies: u32, habit: Habit) -> u64 {
+    let host = Host::new(2, 1);
+    let vm = host.vcpus(100, policies, habit, 4);
+    host.vcpus(100, policies, Computes, 2);
+    host.run(5 * S);
+    let (gave_way, yielded) = host.told(vm, |g| (g.gave_way, g.yielded.count));
+    assert_eq!(gave_way > 100, policies == FULL && habit == Calls, "{gave_way}");
+    let yields = policies == PLAIN && habit == Locks { yields: true };
+    assert_eq!(yielded > 100, gave_way > 100 || yields, "{yielded}");
+    assert_share(&host, vm, 0.5, 0.01);
+    assert_bounds(&host, 5 * S);
+    machine(|m| m.vms[vm].done)
+}
+
+/// vCPUs of the VM run for those who spin until all have answered.
 #[test]
-fn vcpus_that_spin_give_way() {
-    let locked = |policies, yields| {
-        let host = Host::new(2, 1);
-        let locks = host.vcpus(100, policies, Locks { yields }, 4);
-        host.vcpus(100, policies, Computes, 2);
-        host.run(5 * S);
-        let (gave_way, yielded) = host.told(locks, |g| (g.gave_way, g.yielded.count));
-        assert_eq!(gave_way > 100, policies == FULL, "{gave_way}");
-        assert_eq!(yielded > 100, policies == FULL || yields, "{yielded}");
-        assert_share(&host, locks, 0.5, 0.01);
-        assert_bounds(&host, 5 * S);
-        machine(|m| m.vms[locks].locked)
-    };
-    let plain = locked(PLAIN, false);
+fn vcpus_that_wait_for_answers_give_way() {
+    assert!(done(FULL, Calls) > 0 && done(PLAIN, Calls) > 0);
+}
+
+/// Those who spin for a lock stay in line.
+#[test]
+fn vcpus_that_wait_for_a_lock_keep_their_cpus() {
+    let plain = done(PLAIN, Locks { yields: false });
     for (policies, yields) in [(PLAIN, true), (FULL, false), (FULL, true)] {
-        assert!(locked(policies, yields) > plain);
+        assert!(done(policies, Locks { yields }) > plain);
     }
+}
+
+/// All vCPUs of a VM need one mutex, which is handed to those that have waited for long. The one
+/// that has it next runs in place of one that spins. Else the VM would do 0.87 of the work that it
+/// does without rescues.
+#[test]
+fn a_vcpu_that_is_handed_a_mutex_runs_for_those_that_spin() {
+    let mut done = [0; 2];
+    for seed in 0..3 {
+        for (done, policies) in done.iter_mut().zip([PLAIN, FULL]) {
+            let host = Host::new(8, seed);
+            let vm = host.vcpus(100, policies, Churns, 8);
+            (0..3).for_each(|_| _ = host.vcpus(100, policies, Computes, 8));
+            host.run(5 * S);
+            *done += machine(|m| m.vms[vm].done);
+        }
+    }
+    let [plain, full] = done;
+    assert!(full * 100 > plain * 95, "{full} of {plain}");
 }
 
 /// The lab's `lowweight`: a vCPU of little weight shares its CPU with three hogs.
@@ -392,40 +416,11 @@ fn many_vms_share_many_cpus() {
     }
 }
 
-#[test]
-fn rescues_begin_later_where_grace_periods_are_short() {
-    let limits = limits();
-    let late = |mean, tick| native::native_late(mean, tick, &limits);
-    for tick in [0, 10 * MS, 4 * MS, S / 300 / 4 * 4, MS] {
-        assert_eq!(late(0, tick), limits.late, "none has ended");
-        let (natural, long) = (tick / 4 * 7, tick / 4 * 5);
-        let mut before = u64::MAX;
-        for mean in (MS / 10..60 * MS).step_by(10_000) {
-            let now = late(mean, tick);
-            assert!(now <= before, "a longer mean of {mean} ns has later rescues, ticks {tick}");
-            let most = natural.clamp(limits.late, limits.late_most);
-            assert!((limits.late..=most).contains(&now), "{now} ns, ticks {tick}");
-            assert!(mean < long || now == limits.late, "{mean} ns are long, ticks {tick}");
-            before = now;
-        }
-    }
-    assert_eq!(late(4 * MS, 4 * MS), limits.late_most);
-    assert_eq!(late(9 * MS / 2, 4 * MS), (limits.late + limits.late_most) / 2);
-    let held = types::policy_limits { max_hold: 5 * MS, ..limits };
-    assert_eq!(native::native_late(MS, 4 * MS, &held), held.max_hold);
-    // Also for any tick.
-    let huge = u64::MAX / 8;
-    for (mean, tick) in [(u64::MAX, S / 50), (1, huge), (u64::MAX, 1), (3, 3), (huge, huge)] {
-        assert!((limits.late..=limits.late_most).contains(&late(mean, tick)), "{mean} {tick}");
-    }
-}
-
 /// A round takes as long as with four threads, until turns are so short that each is hardly worth
 /// its switch.
 #[test]
 fn turns_are_shorter_where_many_compete() {
-    let limits = limits();
-    let turn = |threads: u64| native::native_turn(threads * 100, &limits);
+    let turn = |threads: u64| native::native_turn(threads);
     assert_eq!([1, 2, 4].map(turn), [SLICE; 3]);
     for threads in 5..=12 {
         assert!((turn(threads) * threads).abs_diff(4 * SLICE) < threads, "{threads} threads");

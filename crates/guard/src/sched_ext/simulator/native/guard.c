@@ -103,12 +103,7 @@ void native_tick(u32 tid)
 	guard_tick(&lapic.lapic_timer);
 }
 
-u64 native_late(u64 mean, u64 tick, struct policy_limits *limits)
+u64 native_turn(u64 count)
 {
-	return policy_late(mean, tick, limits);
-}
-
-u64 native_turn(u64 count, struct policy_limits *limits)
-{
-	return policy_turn(count, limits);
+	return policy_turn(count);
 }
