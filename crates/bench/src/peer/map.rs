@@ -40,7 +40,7 @@ pub trait Shared: Sync + Send {
 pub trait Read<M> {
     /// The calling thread's way to read.
     fn new() -> Self;
-    /// The value of a key, 0 if there is none.
+    /// The value of a key that is in the map.
     fn find(&self, map: &M, key: u64) -> u64;
     /// Ends a batch (QSBR: a quiescent state).
     fn after(&mut self) {}
@@ -324,7 +324,13 @@ impl Read<SkipMap<u64, u64>> for Usual {
 
     #[inline(always)]
     fn find(&self, map: &SkipMap<u64, u64>, key: u64) -> u64 {
-        map.get(&key).map_or(0, |entry| *entry.value())
+        loop {
+            // An insertion takes the key's old entry out first.
+            match map.get(&key) {
+                Some(entry) => return *entry.value(),
+                None => std::thread::yield_now(),
+            }
+        }
     }
 }
 

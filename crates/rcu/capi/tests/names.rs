@@ -247,7 +247,11 @@ fn every_name_of_liburcu_is_here_or_left_out_for_a_reason() {
 #[test]
 #[ignore = "needs another version's headers: see NEWER"]
 fn write_the_list() {
-    let directory = std::env::var("REPRIEVE_LIBURCU").unwrap();
+    let Ok(directory) = std::env::var("REPRIEVE_LIBURCU") else {
+        return println!(
+            "skipped: no REPRIEVE_LIBURCU, the directory of another version's headers"
+        );
+    };
     let mut found = BTreeSet::new();
     for (header, mode) in HEADERS.iter().flat_map(|h| MODES.map(|mode| (h, mode))) {
         let newer = [options(mode), vec![format!("-I{directory}")]].concat();
