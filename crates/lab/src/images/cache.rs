@@ -4,8 +4,7 @@
 //! An item is a directory that is complete or absent: it is filled under another name and renamed
 //! when complete; the next attempt removes what a crash has left. Each item has a lock of its own,
 //! so that two runs never make the same item twice, and can make different items at the same time.
-//! Locks are `flock`s: the kernel releases them when their process ends. A run also shares the lock
-//! of each initramfs that it uses: then no other drops that, however long the run takes.
+//! Locks are `flock`s: the kernel releases them when their process ends.
 
 use super::Context;
 use crate::error::{Error, Result};
@@ -14,7 +13,7 @@ use rustix::fs::{FlockOperation, flock, statvfs};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Longest wait for another run that makes the needed item: a slow download.
 const LOCK_LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -36,13 +35,10 @@ pub enum Kind {
     Headers,
     /// The lab's kernel module, built for one kernel.
     Module,
-    /// An initramfs.
-    Initrd,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 6] =
-        [Kind::Apt, Kind::Kernel, Kind::Tools, Kind::Headers, Kind::Module, Kind::Initrd];
+    pub const ALL: [Kind; 5] = [Kind::Apt, Kind::Kernel, Kind::Tools, Kind::Headers, Kind::Module];
 
     fn dir(self) -> &'static str {
         match self {
@@ -51,7 +47,6 @@ impl Kind {
             Kind::Tools => "tools",
             Kind::Headers => "headers",
             Kind::Module => "modules",
-            Kind::Initrd => "initrds",
         }
     }
 
@@ -63,7 +58,6 @@ impl Kind {
             Kind::Tools => "programs",
             Kind::Headers => "kernel headers",
             Kind::Module => "kernel module",
-            Kind::Initrd => "initramfs",
         }
     }
 }
@@ -73,11 +67,8 @@ impl Kind {
 pub struct Entry {
     pub kind: Kind,
     pub name: String,
-    pub path: PathBuf,
     /// Bytes on disk.
     pub size: u64,
-    /// When it was made or last used.
-    pub used: SystemTime,
 }
 
 #[derive(Clone, Debug)]
@@ -85,8 +76,7 @@ pub struct Cache {
     root: PathBuf,
 }
 
-/// Keeps items in their place as long as it exists; see [`Cache::hold`] and
-/// [`Cache::get_or_make_held`].
+/// Keeps items in their place as long as it exists; see [`Cache::hold`].
 pub struct Hold {
     _file: File,
 }
@@ -155,41 +145,15 @@ impl Cache {
         Ok(path)
     }
 
-    /// As [`Cache::get_or_make`]; no run drops the item as long as the [`Hold`] exists.
-    pub fn get_or_make_held(
-        &self,
-        kind: Kind,
-        name: &str,
-        cx: &Context,
-        mut make: impl FnMut(&Path) -> Result<()>,
-    ) -> Result<(PathBuf, Hold)> {
-        loop {
-            let path = self.get_or_make(kind, name, cx, &mut make)?;
-            let file = self.take_lock(kind, name, FlockOperation::NonBlockingLockShared, cx)?;
-            // Another run may have dropped it before it was locked.
-            if path.is_dir() {
-                return Ok((path, Hold { _file: file }));
-            }
-        }
-    }
-
     /// Locks the item, once no other run has it locked. Dropping the returned file unlocks it.
     pub fn lock(&self, kind: Kind, name: &str, cx: &Context) -> Result<File> {
-        self.take_lock(kind, name, FlockOperation::NonBlockingLockExclusive, cx)
-    }
-
-    fn take_lock(
-        &self,
-        kind: Kind,
-        name: &str,
-        operation: FlockOperation,
-        cx: &Context,
-    ) -> Result<File> {
-        let path = self.lock_path(kind, name)?;
+        let dir = self.root.join(LOCKS);
+        fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
+        let path = dir.join(format!("{}-{name}", kind.dir()));
         let file = open_lock(&path)?;
         let start = Instant::now();
         let mut told = false;
-        while !take(&file, operation).map_err(Error::io(&path))? {
+        while !take(&file, FlockOperation::NonBlockingLockExclusive).map_err(Error::io(&path))? {
             if !told {
                 let what = kind.describe();
                 cx.progress.step(&format!("waiting for another run to prepare {what} {name}"));
@@ -202,12 +166,6 @@ impl Cache {
             cx.cancel.sleep(Duration::from_millis(100))?;
         }
         Ok(file)
-    }
-
-    fn lock_path(&self, kind: Kind, name: &str) -> Result<PathBuf> {
-        let dir = self.root.join(LOCKS);
-        fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
-        Ok(dir.join(format!("{}-{name}", kind.dir())))
     }
 
     /// Makes [`Cache::clean`] fail in other processes until the result is dropped.
@@ -228,66 +186,14 @@ impl Cache {
             for item in read {
                 let item = item.map_err(Error::io(&dir))?;
                 let name = item.file_name().to_string_lossy().into_owned();
-                let path = item.path();
-                let Ok(meta) = fs::symlink_metadata(&path) else { continue };
-                if name.ends_with(PARTIAL) || !meta.is_dir() {
-                    continue;
+                if !name.ends_with(PARTIAL) && item.path().is_dir() {
+                    entries.push(Entry { kind, name, size: disk_usage(&item.path()) });
                 }
-                let used = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-                entries.push(Entry { kind, name, size: disk_usage(&path), path, used });
             }
             entries.sort_by(|a, b| a.name.cmp(&b.name));
             all.extend(entries);
         }
         Ok(all)
-    }
-
-    /// Notes that the item at `path` is being used.
-    pub fn touch(&self, path: &Path) {
-        // The time decides only what to drop first: an error costs a rebuild at most.
-        if let Ok(dir) = File::open(path) {
-            let _ = dir.set_modified(SystemTime::now());
-        }
-    }
-
-    /// Removes one item, unless a run holds it.
-    pub fn drop_item(&self, entry: &Entry) -> Result<()> {
-        let path = self.lock_path(entry.kind, &entry.name)?;
-        let file = open_lock(&path)?;
-        if !take(&file, FlockOperation::NonBlockingLockExclusive).map_err(Error::io(&path))? {
-            return Ok(());
-        }
-        // Renamed first: an item is complete or absent.
-        let partial = self.root.join(entry.kind.dir()).join(format!("{}{PARTIAL}", entry.name));
-        remove(&partial)?;
-        match fs::rename(&entry.path, &partial) {
-            Ok(()) => remove(&partial),
-            // Another run has just dropped it.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(Error::io(&entry.path)(error)),
-        }
-    }
-
-    /// Removes what is left of items whose making was killed.
-    pub fn drop_abandoned(&self) -> Result<()> {
-        for kind in Kind::ALL {
-            let Ok(read) = fs::read_dir(self.root.join(kind.dir())) else { continue };
-            for item in read.flatten() {
-                let file_name = item.file_name();
-                let Some(name) = file_name.to_str().and_then(|n| n.strip_suffix(PARTIAL)) else {
-                    continue;
-                };
-                let path = self.lock_path(kind, name)?;
-                let lock = open_lock(&path)?;
-                // Its maker holds the lock until it is complete.
-                let exclusive = FlockOperation::NonBlockingLockExclusive;
-                if take(&lock, exclusive).map_err(Error::io(&path))? {
-                    // A run that prepares another image needs not fail for it.
-                    let _ = remove(&item.path());
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Removes everything and returns the bytes freed. Fails when a run is using the cache.
@@ -436,7 +342,7 @@ mod tests {
         std::thread::scope(|s| {
             for _ in 0..4 {
                 s.spawn(|| {
-                    cache.get_or_make(Kind::Initrd, "x", &context(), |_| {
+                    cache.get_or_make(Kind::Module, "x", &context(), |_| {
                         std::thread::sleep(Duration::from_millis(20));
                         made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                         Ok(())
@@ -448,42 +354,6 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_is_held_is_not_dropped() {
-        let scratch = Scratch::new();
-        let cache = Cache::at(scratch.path()).unwrap();
-        let held = || cache.get_or_make_held(Kind::Initrd, "x", &context(), |_| Ok(())).unwrap();
-        let (path, hold) = held();
-        let (_, second) = held();
-        let entry = cache.list().unwrap().remove(0);
-        cache.drop_item(&entry).unwrap();
-        drop(hold);
-        cache.drop_item(&entry).unwrap();
-        assert!(path.is_dir(), "two runs held it");
-        drop(second);
-        // A program that another test is about to start holds the lock until it runs.
-        while path.exists() {
-            cache.drop_item(&entry).unwrap();
-            std::thread::yield_now();
-        }
-        cache.drop_item(&entry).unwrap();
-        assert!(held().0.is_dir());
-    }
-
-    #[test]
-    fn what_a_killed_run_left_is_dropped_and_what_is_being_made_is_not() {
-        let scratch = Scratch::new();
-        let cache = Cache::at(scratch.path()).unwrap();
-        let left = scratch.path().join("initrds/old.partial");
-        fs::create_dir_all(left.join("lib")).unwrap();
-        let made = cache.get_or_make(Kind::Initrd, "new", &context(), |dir| {
-            cache.drop_abandoned()?;
-            assert!(dir.is_dir());
-            Ok(())
-        });
-        assert!(made.unwrap().is_dir() && !left.exists());
-    }
-
-    #[test]
     fn clean_spares_a_cache_in_use() {
         let scratch = Scratch::new();
         let cache = Cache::at(scratch.path()).unwrap();
@@ -491,7 +361,7 @@ mod tests {
         let hold = cache.hold().unwrap();
         assert!(cache.clean().unwrap_err().to_string().contains("in use"));
         drop(hold);
-        // As above.
+        // A program that another test is about to start holds the lock until it runs.
         while let Err(error) = cache.clean() {
             assert!(error.to_string().contains("in use"), "{error}");
             std::thread::yield_now();

@@ -57,8 +57,12 @@ impl Initramfs {
 
     /// Writes the archive to the new file `path`.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let file = File::create(path).map_err(Error::io(path))?;
-        let mut out = BufWriter::with_capacity(1 << 20, file);
+        self.write_to(File::create(path).map_err(Error::io(path))?, path)
+    }
+
+    /// Writes the archive to `out`, which errors name `path`.
+    pub fn write_to(&self, out: impl Write, path: &Path) -> Result<()> {
+        let mut out = BufWriter::with_capacity(1 << 20, out);
         for (inode, (inside, entry)) in (1..).zip(&self.entries) {
             let name = inside.to_string_lossy();
             let header = Builder::new(&name).ino(inode).nlink(1);

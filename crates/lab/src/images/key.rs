@@ -4,9 +4,8 @@
 //! Every part is hashed with its length, so that different lists of parts never give the same
 //! bytes.
 
-use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};
-use std::fs::{self, Metadata};
+use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -31,12 +30,6 @@ impl Key {
 
     pub fn path(self, part: &Path) -> Key {
         self.bytes(part.as_os_str().as_bytes())
-    }
-
-    /// Adds a file's content: for files that may change in place.
-    pub fn content(self, path: &Path) -> Result<Key> {
-        let data = fs::read(path).map_err(Error::io(path))?;
-        Ok(self.bytes(&data))
     }
 
     /// Adds a file's size and time of change: for large files of the machine.

@@ -6,7 +6,9 @@ use crate::process::Cancel;
 use crate::progress::Progress;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 pub mod apt;
 pub mod archive;
@@ -37,8 +39,6 @@ pub struct Item {
     pub what: String,
     /// Size on disk.
     pub bytes: u64,
-    /// When it was made or last used, seconds since 1970.
-    pub used_unix_s: u64,
 }
 
 /// Cancellation and progress, for everything that takes time.
@@ -50,7 +50,7 @@ pub struct Context<'a> {
 
 /// The files that executing a plan needs, as plain paths, so that they can be rewritten for the
 /// inside of a lab host.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ImageSet {
     pub qemu: Qemu,
     /// The key is the plan's name of the guest kernel (`deb:6.12`, a path).
@@ -77,10 +77,13 @@ pub struct LabHostImage {
     pub inside: ImageSet,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GuestImage {
     /// `uname -r` of the kernel.
     pub release: String,
     pub kernel: PathBuf,
     pub initrd: PathBuf,
+    /// The initramfs, if it has no other name than that of this descriptor: nothing is left behind.
+    #[serde(skip)]
+    file: Option<Arc<File>>,
 }

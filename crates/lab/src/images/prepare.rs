@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fetches and builds the images of a run that are not in the cache.
-//!
-//! The name of an initramfs is a hash of everything in it, so only a new init, module, kernel or
-//! program makes a new one. Writing a new one drops those that were not used for a day and that no
-//! run holds, and what is left of images whose making was killed.
+//! The images of a run: what the cache lacks is fetched or built, and initramfs are written anew.
 
-use super::cache::{Cache, Entry, Hold, Kind};
+use super::cache::{Cache, Entry, Hold};
 use super::closure::{self, File};
 use super::initramfs::Initramfs;
 use super::kernels::{self, Kernel, KernelSpec, Kernels};
-use super::key::Key;
 use super::tools::{self, QemuFiles};
 use super::{
     Context, GuestImage, ImageSet, Item, LabHostImage, Program, module_build, module_order,
@@ -20,19 +15,9 @@ use crate::progress::Progress;
 use reprieve_init::protocol::REPRIEVE_ARGV;
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
-
-/// Raised when the layout of initramfs changes though their inputs do not.
-const LAYOUT: &str = "2";
-
-/// An initramfs that was not used for this long is dropped.
-const INITRD_KEPT: Duration = Duration::from_secs(24 * 3600);
-/// Initramfs that stay that long, the others for this long: each build of the command makes new
-/// ones.
-const INITRDS: usize = 16;
-const INITRD_KEPT_SURELY: Duration = Duration::from_secs(3600);
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Kernel modules of the lab's channel to a VM.
 const CHANNEL_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
@@ -48,9 +33,8 @@ const OWN_MODULES: &str = "/lib/reprieve";
 pub struct Images<'a> {
     cache: Cache,
     cx: Context<'a>,
-    /// Keep other processes from cleaning the cache once a run has paths in it, and from dropping
-    /// its initramfs.
-    holds: Mutex<Vec<Hold>>,
+    /// Keeps other processes from cleaning the cache once a run has paths in it.
+    hold: Mutex<Option<Hold>>,
 }
 
 impl<'a> Images<'a> {
@@ -60,7 +44,7 @@ impl<'a> Images<'a> {
     }
 
     pub fn with_cache(cache: Cache, cancel: &'a Cancel, progress: &'a dyn Progress) -> Images<'a> {
-        Images { cache, cx: Context { cancel, progress }, holds: Mutex::default() }
+        Images { cache, cx: Context { cancel, progress }, hold: Mutex::default() }
     }
 
     pub fn root(&self) -> &Path {
@@ -97,6 +81,7 @@ impl<'a> Images<'a> {
                 release: guest.release.clone(),
                 kernel: dir.join("vmlinuz"),
                 initrd: dir.join("initrd"),
+                file: None,
             };
             files.push(File::new(&guest.kernel, &here.kernel));
             files.push(File::new(&guest.initrd, &here.initrd));
@@ -122,24 +107,22 @@ impl<'a> Images<'a> {
 
     /// Empties the cache and returns the bytes freed; fails while a run uses it.
     pub fn clean(&self) -> Result<u64> {
-        self.release();
+        *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.cache.clean()
     }
 
     /// An initramfs with the init at `init` for a guest, and `kernel` with it.
-    pub fn guest(&self, kernel: &Kernel, init: &Path, programs: &[Program]) -> Result<GuestImage> {
+    fn guest(&self, kernel: &Kernel, init: &Path, programs: &[Program]) -> Result<GuestImage> {
         let mut image = Initramfs::new();
-        let mut key = Key::new().text(LAYOUT).text("guest").text(&kernel.id).content(init)?;
         image.file(init, "/init")?;
         for &program in programs {
-            key = self.add_program(program, &mut image, key)?;
+            self.add_program(program, &mut image)?;
         }
         let mut own = Vec::new();
         let hold = programs.contains(&Program::Hold).then_some(module_build::HOLD_MODULE);
         for source in [module_build::LOAD_MODULE].into_iter().chain(hold) {
             match module_build::build(&self.cache, kernel, &source, &self.cx) {
                 Ok(path) => {
-                    key = key.content(&path)?;
                     let inside = format!("{OWN_MODULES}/{}.ko", source.name);
                     image.file(&path, &inside)?;
                     own.push(inside);
@@ -154,52 +137,37 @@ impl<'a> Images<'a> {
                 }
             }
         }
-        self.write("guest", kernel, key, image, &CHANNEL_MODULES, &own)
+        self.write(kernel, image, &CHANNEL_MODULES, &own)
     }
 
-    /// Puts `program` into `image`, and what it is made of into `key`.
-    fn add_program(&self, program: Program, image: &mut Initramfs, mut key: Key) -> Result<Key> {
-        let files = match program {
+    /// Puts `program` into `image`.
+    fn add_program(&self, program: Program, image: &mut Initramfs) -> Result<()> {
+        let root = match program {
             // A kernel module; `guest` adds it, since it is built for one kernel.
-            Program::Hold => return Ok(key),
+            Program::Hold => return Ok(()),
             Program::Reprieve => {
                 let (files, argv) = portable_self()?;
-                let argv = argv.join("\n");
-                key = key.text(&argv);
-                for file in &files {
-                    key = key.content(&file.host)?;
-                }
-                image.bytes(REPRIEVE_ARGV, argv, 0o644);
-                files
+                image.bytes(REPRIEVE_ARGV, argv.join("\n"), 0o644);
+                return files.iter().try_for_each(|file| image.file(&file.host, &file.inside));
             }
-            Program::Postmark | Program::Dbench | Program::Apache => {
-                let root = match program {
-                    Program::Apache => tools::web(&self.cache, &self.cx)?,
-                    _ => tools::programs(&self.cache, &self.cx)?,
-                };
-                key = key.text(program.name()).path(&root);
-                let programs: Vec<PathBuf> =
-                    program.debian_programs().iter().map(PathBuf::from).collect();
-                let mut files = closure::closure(&root, &programs)?;
-                let data = program.debian_data().iter();
-                files.extend(data.map(|path| File::new(root.join(&path[1..]), *path)));
-                files
-            }
+            Program::Apache => tools::web(&self.cache, &self.cx)?,
+            Program::Postmark | Program::Dbench => tools::programs(&self.cache, &self.cx)?,
         };
-        for file in &files {
+        let programs: Vec<PathBuf> = program.debian_programs().iter().map(PathBuf::from).collect();
+        for file in closure::closure(&root, &programs)? {
             image.file(&file.host, &file.inside)?;
         }
-        Ok(key)
+        for path in program.debian_data() {
+            image.file(&root.join(&path[1..]), path)?;
+        }
+        Ok(())
     }
 
     /// An initramfs with the init at `init` for a lab host, with `files` and KVM's modules in it.
-    pub fn host(&self, kernel: &Kernel, init: &Path, files: &[File]) -> Result<GuestImage> {
+    fn host(&self, kernel: &Kernel, init: &Path, files: &[File]) -> Result<GuestImage> {
         let mut image = Initramfs::new();
-        let mut key = Key::new().text(LAYOUT).text("host").text(&kernel.id).content(init)?;
         image.file(init, "/init")?;
         for file in files {
-            let meta = fs::metadata(&file.host).map_err(Error::io(&file.host))?;
-            key = key.path(&file.host).metadata(&meta).path(&file.inside);
             image.file(&file.host, &file.inside)?;
         }
         // QEMU keeps sockets and unlinked files there.
@@ -209,72 +177,43 @@ impl<'a> Images<'a> {
         let intel = fs::read_to_string("/proc/cpuinfo").is_ok_and(|t| t.contains("GenuineIntel"));
         let modules = modules.chain(intel.then_some("kvm_intel"));
         let wanted: Vec<&str> = CHANNEL_MODULES.into_iter().chain(modules).collect();
-        key = wanted.iter().fold(key, |key, name| key.text(name));
-        self.write("host", kernel, key, image, &wanted, &[])
+        self.write(kernel, image, &wanted, &[])
     }
 
+    /// `own`: modules of ours, already in `image`, that are loaded after `modules`.
     fn write(
         &self,
-        purpose: &str,
         kernel: &Kernel,
-        key: Key,
         mut image: Initramfs,
         modules: &[&str],
-        // Modules of ours, already in `image`, that are loaded after them.
         own: &[String],
     ) -> Result<GuestImage> {
-        self.keep()?;
-        let name = format!("{purpose}_{}_{}", kernel.release, key.finish());
-        let (dir, hold) = self.cache.get_or_make_held(Kind::Initrd, &name, &self.cx, |dir| {
-            self.cx.progress.step(&format!("writing an initramfs for {}", kernel.release));
-            self.drop_unused()?;
-            let mut list = String::new();
-            for module in module_order::load_order(kernel, modules, &self.cx)? {
-                let path = format!("{MODULE_DIR}/{}.ko", module.name);
-                list += &format!("{path}\n");
-                image.bytes(path, module.data, 0o644);
-            }
-            own.iter().for_each(|path| list += &format!("{path}\n"));
-            image.bytes(MODULES, list, 0o644);
-            image.write(&dir.join("initrd"))
-        })?;
-        self.holds().push(hold);
-        self.cache.touch(&dir);
+        self.cx.progress.step(&format!("writing an initramfs for {}", kernel.release));
+        let mut list = String::new();
+        for module in module_order::load_order(kernel, modules, &self.cx)? {
+            let path = format!("{MODULE_DIR}/{}.ko", module.name);
+            list += &format!("{path}\n");
+            image.bytes(path, module.data, 0o644);
+        }
+        own.iter().for_each(|path| list += &format!("{path}\n"));
+        image.bytes(MODULES, list, 0o644);
+        let file = tempfile::tempfile_in(self.root()).map_err(Error::io(self.root()))?;
+        let initrd = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+        image.write_to(&file, self.root())?;
         Ok(GuestImage {
             release: kernel.release.clone(),
             kernel: kernel.vmlinuz.clone(),
-            initrd: dir.join("initrd"),
+            initrd,
+            file: Some(Arc::new(file)),
         })
     }
 
-    fn drop_unused(&self) -> Result<()> {
-        self.cache.drop_abandoned()?;
-        let mut images = self.cache.list()?;
-        images.retain(|entry| entry.kind == Kind::Initrd);
-        images.sort_by_key(|entry| std::cmp::Reverse(entry.used));
-        for (newer, entry) in images.iter().enumerate() {
-            let age = entry.used.elapsed().unwrap_or_default();
-            if age > INITRD_KEPT || newer >= INITRDS && age > INITRD_KEPT_SURELY {
-                self.cache.drop_item(entry)?;
-            }
-        }
-        Ok(())
-    }
-
     fn keep(&self) -> Result<()> {
-        let mut holds = self.holds();
-        if holds.is_empty() {
-            holds.push(self.cache.hold()?);
+        let mut hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner);
+        if hold.is_none() {
+            *hold = Some(self.cache.hold()?);
         }
         Ok(())
-    }
-
-    fn release(&self) {
-        self.holds().clear();
-    }
-
-    fn holds(&self) -> MutexGuard<'_, Vec<Hold>> {
-        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -349,11 +288,5 @@ fn portable_self() -> Result<(Vec<File>, Vec<String>)> {
 }
 
 fn item(entry: Entry) -> Item {
-    let used = entry.used.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Item {
-        name: entry.name,
-        what: entry.kind.describe().into(),
-        bytes: entry.size,
-        used_unix_s: used.as_secs(),
-    }
+    Item { name: entry.name, what: entry.kind.describe().into(), bytes: entry.size }
 }
