@@ -22,7 +22,6 @@ pub mod key;
 pub mod module_build;
 pub mod module_order;
 mod prepare;
-mod sandbox;
 #[cfg(test)]
 mod testing;
 pub mod tools;

@@ -3,15 +3,15 @@
 //!
 //! Debian's headers come with build tools of the release that they were made for, which the machine
 //! may not be able to run, and with absolute paths. So the build runs in a separate root directory,
-//! made of hard links to a compiler and the headers in the cache. It needs no mount: where a device
-//! node for `/dev/null` cannot be made, the machine's is bound there in a mount namespace that ends
-//! with the build. For a user's own kernel the machine's tools build the modules.
+//! made of hard links to a compiler and the headers in the cache. Where a device node for
+//! `/dev/null` cannot be made there, the machine's is bound to it, in namespaces that end with the
+//! build. For a user's own kernel the machine's tools build the modules.
 
 use super::apt::{self, Apt};
 use super::cache::{Cache, Kind};
 use super::kernels::{Headers, Kernel};
 use super::key::Key;
-use super::{Context, sandbox, tools};
+use super::{Context, tools};
 use crate::error::{Error, Result};
 use crate::process;
 use std::fs;
@@ -148,29 +148,35 @@ fn with_packages(
     fs::create_dir_all(root.join("tmp")).map_err(Error::io(&root))?;
 
     let tree = format!("/usr/src/linux-headers-{}", kernel.release);
-    let mut make = Command::new("/usr/bin/make");
-    make.args(["-C", &tree, "M=/build", "CC=gcc-14", "HOSTCC=gcc-14", "-j2", NO_BTF, "modules"]);
-    run_inside(&root, make, cx)?;
-    let mut strip = Command::new("/usr/bin/strip");
-    strip.arg("--strip-debug").arg(format!("/build/{}.ko", source.name));
-    run_inside(&root, strip, cx)?;
-    Ok(root.join(format!("build/{}.ko", source.name)))
+    let make = ["/usr/bin/make", "-C", &tree, "M=/build", "CC=gcc-14", "HOSTCC=gcc-14", "-j2"];
+    run_inside(&root, &[&make[..], &[NO_BTF, "modules"]].concat(), cx)?;
+    let module = format!("build/{}.ko", source.name);
+    run_inside(&root, &["/usr/bin/strip", "--strip-debug", &format!("/{module}")], cx)?;
+    Ok(root.join(module))
 }
 
-fn run_inside(root: &Path, mut command: Command, cx: &Context) -> Result<()> {
-    clean_environment(&mut command, "/usr/bin:/bin");
-    sandbox::enter(&mut command, root)?;
+/// Runs `$@` with `$0` as its root directory. Root may make a device; other users, and root on a
+/// file system without devices, have a user namespace of their own.
+const ENTER: &str = r#"
+null=$0/dev/null
+mkdir -p "$0/dev"
+[ -c "$null" ] || mknod -m 666 "$null" c 1 3 2>/dev/null
+[ -c "$null" ] && (: <"$null") 2>/dev/null && exec chroot "$0" "$@"
+rm -f "$null" && : >"$null" && exec unshare --map-root-user --mount sh -c \
+	'mount --bind /dev/null "$0/dev/null" && exec chroot "$0" "$@"' "$0" "$@"
+"#;
+
+fn run_inside(root: &Path, program: &[&str], cx: &Context) -> Result<Vec<u8>> {
+    let mut command = Command::new("sh");
+    clean_environment(&mut command, "/usr/sbin:/usr/bin:/sbin:/bin");
+    command.args(["-c", ENTER]).arg(root).args(program);
     process::run(&mut command, BUILD_LIMIT, cx.cancel).map_err(|e| match e {
-        Error::Program { program, status, detail } if status == "not started" => Error::Program {
-            program,
-            status,
-            detail: format!(
-                "{detail}; building the module needs root, or user namespaces for this user"
-            ),
-        },
+        Error::Program { program, status, detail } if detail.contains("unshare") => {
+            let hint = "building the module needs root, or user namespaces for this user";
+            Error::Program { program, status, detail: format!("{detail}; {hint}") }
+        }
         e => e,
-    })?;
-    Ok(())
+    })
 }
 
 fn with_machine(tree: &Path, source: &Source, dir: &Path, cx: &Context) -> Result<PathBuf> {
@@ -192,4 +198,30 @@ fn with_machine(tree: &Path, source: &Source, dir: &Path, cx: &Context) -> Resul
 /// kernel's build.
 fn clean_environment(command: &mut Command, path: &str) {
     command.env_clear().env("PATH", path).env("LC_ALL", "C").env("HOME", "/");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::images::closure;
+    use crate::images::testing::{Scratch, context};
+
+    #[test]
+    fn a_program_sees_only_its_root_and_a_null_device() {
+        let scratch = Scratch::new();
+        let root = scratch.path();
+        for file in closure::closure(Path::new("/"), &["/bin/cat".into()]).unwrap() {
+            let target = root.join(file.inside.strip_prefix("/").unwrap());
+            fs::create_dir_all(target.parent().unwrap()).unwrap();
+            // By another process: a program that another test is about to start holds all files
+            // that are open here, and the kernel runs none that is open for writing.
+            let copied = Command::new("cp").arg(&file.host).arg(&target).status().unwrap();
+            assert!(copied.success());
+        }
+        fs::write(root.join("marker"), "inside").unwrap();
+        let out = run_inside(root, &["/bin/cat", "/dev/null", "/marker"], &context()).unwrap();
+        assert_eq!(out, b"inside");
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(!mounts.contains(root.to_str().unwrap()), "{mounts}");
+    }
 }
