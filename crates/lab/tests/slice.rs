@@ -5,13 +5,14 @@
 //! depend on the machine's speed.
 
 use reprieve_lab::error::{Error, Result};
+use reprieve_lab::images::Context;
 use reprieve_lab::images::apt::{self, Apt};
 use reprieve_lab::images::cache::{Cache, Kind};
+use reprieve_lab::images::catalogue;
 use reprieve_lab::images::closure;
 use reprieve_lab::images::initramfs::Initramfs;
 use reprieve_lab::images::key::Key;
 use reprieve_lab::images::tools::{self, QemuFiles};
-use reprieve_lab::images::{Context, version};
 use reprieve_lab::process::{self, Cancel};
 use reprieve_lab::progress::Silent;
 use std::fs;
@@ -56,10 +57,10 @@ fn kernel(cache: &Cache, cx: &Context) -> Result<PathBuf> {
     let sources = apt.retrying(cache, cx, || apt.find(r"^linux-source-[0-9.]+$", cx))?;
     let newest = sources
         .iter()
-        .max_by(|a, b| version::compare(&a["Version"], &b["Version"]))
+        .max_by_key(|source| catalogue::numbers(&source["Version"]))
         .expect("Debian has sources of its kernels");
     let (package, version) = (&newest["Package"], &newest["Version"]);
-    assert!(version::compare(version, "7.0").is_ge(), "{version} has no time-slice extensions");
+    assert!(catalogue::numbers(version) >= vec![7, 0], "{version} has no time-slice extensions");
     let key = Key::new().text(CONFIG).text(version).finish();
     let dir = cache.get_or_make(Kind::Tools, &format!("slice-kernel_{key}"), cx, |dir| {
         let wanted = [format!("{package}={version}")];

@@ -36,7 +36,8 @@ impl Apt {
     pub fn open(cache: &Cache, cx: &Context) -> Result<Apt> {
         let keyring = archive::keyring()?;
         let mut ask = Command::new("apt-get");
-        ask.arg("indextargets").env("LC_ALL", "C");
+        ask.args(["indextargets", "--format", archive::FORMAT]).env("LC_ALL", "C");
+        ask.args(["Created-By: Packages", "Component: main", "Target-Of: deb"]);
         let targets = run(&mut ask, QUERY_LIMIT, cx.cancel)?;
         let mirrors = archive::mirrors(&targets).ok_or_else(|| {
             Error::missing(

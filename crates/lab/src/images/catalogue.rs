@@ -9,7 +9,6 @@
 
 use super::Context;
 use super::apt::{Apt, Stanza};
-use super::version;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -45,9 +44,8 @@ pub fn read(apt: &Apt, cx: &Context) -> Result<Vec<Offer>> {
 /// The newest offer that `wanted` (`7`, `6.12`, `6.1.176`) is a prefix of; one with headers, if
 /// there is any.
 pub fn choose<'a>(offers: &'a [Offer], wanted: &str) -> Option<&'a Offer> {
-    let mut fitting = offers.iter().filter(|o| {
-        version::has_prefix(&o.release, wanted) || version::has_prefix(&o.version, wanted)
-    });
+    let mut fitting =
+        offers.iter().filter(|o| has_prefix(&o.release, wanted) || has_prefix(&o.version, wanted));
     let first = fitting.clone().next();
     fitting.find(|o| !o.headers.is_empty()).or(first)
 }
@@ -83,11 +81,21 @@ fn offers(packages: &[Stanza]) -> Vec<Offer> {
             Some(Offer { release: release.into(), version, image, headers })
         })
         .collect();
-    all.sort_by(|a, b| {
-        version::compare(&b.version, &a.version)
-            .then_with(|| version::compare(&b.release, &a.release))
-    });
+    all.sort_by_key(|offer| std::cmp::Reverse((numbers(&offer.version), numbers(&offer.release))));
     all
+}
+
+/// The numbers in a kernel's version, by which Debian's kernels are in order.
+pub fn numbers(version: &str) -> Vec<u64> {
+    let parts = version.split(|c: char| !c.is_ascii_digit());
+    parts.filter_map(|part| part.parse().ok()).collect()
+}
+
+/// Whether `version` is `prefix` or continues it with a new component: `6.1` is a prefix of
+/// `6.1.0-50`, not of `6.12`.
+fn has_prefix(version: &str, prefix: &str) -> bool {
+    let rest = version.strip_prefix(prefix);
+    rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
 }
 
 fn is_meta(package: &Stanza) -> bool {
@@ -180,5 +188,13 @@ mod tests {
         assert_eq!(release("6.12.99"), Some("6.12.99+deb12-cloud-amd64"));
         assert_eq!(release("7"), Some("7.3.4+deb13-cloud-amd64"));
         assert_eq!(release("7.1"), None);
+    }
+
+    #[test]
+    fn versions_are_in_order_and_prefixes_end_with_a_component() {
+        let sorted = ["6.1.170-3", "6.1.176-1", "6.12.9-1", "6.12.95-1~bpo12+1", "6.12.107-1+b1"];
+        assert!(sorted.is_sorted_by_key(|version| numbers(version)));
+        assert!(has_prefix("6.1.0-50-cloud-amd64", "6.1") && has_prefix("7.3.4", "7.3.4"));
+        assert!(!has_prefix("6.12.95", "6.1") && !has_prefix("16.1", "6.1"));
     }
 }

@@ -25,7 +25,6 @@ mod prepare;
 #[cfg(test)]
 mod testing;
 pub mod tools;
-pub mod version;
 
 pub use prepare::Images;
 pub use reprieve_init::protocol::Program;
@@ -84,5 +83,5 @@ pub struct GuestImage {
     pub initrd: PathBuf,
     /// The initramfs, if it has no other name than that of this descriptor: nothing is left behind.
     #[serde(skip)]
-    file: Option<Arc<File>>,
+    _file: Option<Arc<File>>,
 }

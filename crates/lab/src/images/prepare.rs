@@ -81,7 +81,7 @@ impl<'a> Images<'a> {
                 release: guest.release.clone(),
                 kernel: dir.join("vmlinuz"),
                 initrd: dir.join("initrd"),
-                file: None,
+                _file: None,
             };
             files.push(File::new(&guest.kernel, &here.kernel));
             files.push(File::new(&guest.initrd, &here.initrd));
@@ -204,7 +204,7 @@ impl<'a> Images<'a> {
             release: kernel.release.clone(),
             kernel: kernel.vmlinuz.clone(),
             initrd,
-            file: Some(Arc::new(file)),
+            _file: Some(Arc::new(file)),
         })
     }
 
