@@ -8,6 +8,7 @@
 pub mod cgroup;
 mod channel;
 mod dilate;
+mod qmp;
 mod region;
 pub mod retry;
 mod threads;
@@ -15,6 +16,7 @@ mod tsc;
 
 use cgroup::Cgroup;
 use channel::Channel;
+use qmp::Qmp;
 use region::Region;
 pub use threads::{SchedCounters, Threads, allowed_cpus};
 
@@ -23,9 +25,9 @@ use crate::error::{Error, OUT_OF_MEMORY, Result};
 use crate::images::Qemu;
 use crate::limit::{self, scaled};
 use crate::process::{self, Cancel};
-use qapi::qmp;
 use reprieve_init::protocol::{Command, Event, GuestInfo, PORT, PROTOCOL};
-use std::io::{BufRead, Read, Write};
+use serde_json::{Value, json};
+use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -47,9 +49,6 @@ const BYTES_MAX: u64 = if cfg!(test) { 4 << 20 } else { 4 << 30 };
 
 /// How often a wait for an event looks at its limits.
 const POLL: Duration = Duration::from_millis(100);
-
-/// Longest greeting of QEMU, bytes.
-const QMP_GREETING_MAX: u64 = 64 << 10;
 
 /// How QEMU executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,8 +107,6 @@ pub struct Vm {
     cgroup: Option<Cgroup>,
 }
 
-type Qmp = qapi::Qmp<qapi::Stream<std::io::BufReader<UnixStream>, UnixStream>>;
-
 impl Vm {
     /// Boots `config` with `qemu` and waits until its init has announced itself, at most `limit`.
     /// This and all other limits are in this machine's time, also of a dilated VM.
@@ -138,9 +135,8 @@ impl Vm {
         let stderr = qemu_log(&config.console);
         let log = std::fs::File::create(&stderr).map_err(Error::io(&stderr))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        monitor.set_read_timeout(Some(scaled(QMP_LIMIT))).map_err(Error::io("QMP socket"))?;
-        monitor.set_write_timeout(Some(scaled(QMP_LIMIT))).map_err(Error::io("QMP socket"))?;
-        let reader = monitor.try_clone().map_err(Error::io("QMP socket"))?;
+        let mut qmp = Qmp::new(monitor);
+        qmp.limit(scaled(QMP_LIMIT)).map_err(Error::io("QMP socket"))?;
         let channel = Channel::new(vec![ctl, serial]).map_err(Error::io("guest channel"))?;
         // From here on nothing fails before there is a `Vm`, which ends the child.
         let child = process::spawn(&mut command)?;
@@ -154,7 +150,7 @@ impl Vm {
             failed: false,
             child,
             channel,
-            qmp: qapi::Qmp::new(qapi::Stream::new(std::io::BufReader::new(reader), monitor)),
+            qmp,
             threads: Threads::new(0, Vec::new()),
             dilation: config.dilation,
             cgroup: None,
@@ -271,12 +267,12 @@ impl Vm {
 
     /// Stops the vCPUs.
     pub fn pause(&mut self) -> Result<()> {
-        self.monitor(&qmp::stop {}).map(drop)
+        self.monitor("stop", json!({})).map(drop)
     }
 
     /// Lets the vCPUs go on.
     pub fn resume(&mut self) -> Result<()> {
-        self.monitor(&qmp::cont {}).map(drop)
+        self.monitor("cont", json!({})).map(drop)
     }
 
     /// Resets the machine, as its button does, and waits until the init of the new boot has
@@ -284,49 +280,31 @@ impl Vm {
     /// a whole line.
     pub fn reset(&mut self, limit: Duration, cancel: &Cancel) -> Result<()> {
         // Everywhere else a guest that reboots has crashed, and its QEMU ends (`-no-reboot`).
-        let on_reboot = |action| qmp::set_action {
-            reboot: Some(action),
-            panic: None,
-            shutdown: None,
-            watchdog: None,
-        };
-        self.monitor(&on_reboot(qmp::RebootAction::reset))?;
+        self.monitor("set-action", json!({ "reboot": "reset" }))?;
         self.channel.restart();
-        self.monitor(&qmp::system_reset {})?;
+        self.monitor("system_reset", json!({}))?;
         self.await_hello(Instant::now() + limit, limit, cancel)?;
-        self.monitor(&on_reboot(qmp::RebootAction::shutdown)).map(drop)
+        self.monitor("set-action", json!({ "reboot": "shutdown" })).map(drop)
     }
 
     /// Adds one of [`Config::spare_vcpus`]. A guest under KVM finds it a moment later (others need
     /// a socket for it), and takes it into use with its next load.
     pub fn plug_vcpu(&mut self) -> Result<()> {
-        let all = self.monitor(&qmp::query_hotpluggable_cpus {})?;
-        let Some(spare) = all.into_iter().rev().find(|cpu| cpu.qom_path.is_none()) else {
+        let all = self.monitor("query-hotpluggable-cpus", json!({}))?;
+        let spare = |cpu: &&Value| cpu["qom-path"].is_null();
+        let Some(spare) = all.as_array().and_then(|all| all.iter().rev().find(spare)) else {
             return Err(self.failure("has no spare vCPU".into()));
         };
-        let at = [
-            ("socket-id", spare.props.socket_id),
-            ("die-id", spare.props.die_id),
-            ("core-id", spare.props.core_id),
-            ("thread-id", spare.props.thread_id),
-        ];
-        let arguments = at.into_iter().filter_map(|(name, id)| Some((name.into(), id?.into())));
-        self.monitor(&qmp::device_add {
-            bus: None,
-            id: None,
-            driver: spare.type_,
-            arguments: arguments.collect(),
-        })?;
+        let mut arguments = spare["props"].clone();
+        arguments["driver"] = spare["type"].clone();
+        self.monitor("device_add", arguments)?;
         self.find_vcpus()
     }
 
     fn find_vcpus(&mut self) -> Result<()> {
-        let cpus = self.monitor(&qmp::query_cpus_fast {})?;
-        let tid = |cpu: &qmp::CpuInfoFast| match cpu {
-            qmp::CpuInfoFast::x86_64(base) => Some(base.thread_id as u32),
-            _ => None,
-        };
-        let vcpus: Vec<u32> = cpus.iter().filter_map(tid).collect();
+        let cpus = self.monitor("query-cpus-fast", json!({}))?;
+        let tid = |cpu: &Value| u32::try_from(cpu["thread-id"].as_u64()?).ok();
+        let vcpus = cpus.as_array().into_iter().flatten().filter_map(tid).collect();
         self.threads = Threads::new(self.child.id(), vcpus);
         Ok(())
     }
@@ -357,22 +335,15 @@ impl Vm {
         }
     }
 
-    /// Reads QEMU's greeting. Not with the crate's own `handshake`, which panics when QEMU has
-    /// ended.
     fn greet(&mut self) -> std::io::Result<()> {
-        let mut line = String::new();
-        let reader = self.qmp.inner_mut().get_mut_read();
-        if reader.take(QMP_GREETING_MAX).read_line(&mut line)? == 0 {
-            return Err(std::io::Error::other("it ended without a greeting"));
-        }
-        self.qmp.execute(&qmp::qmp_capabilities { enable: None })?;
+        self.qmp.greet()?;
         if self.dilation.is_none() { Ok(()) } else { dilate::check(self.child.id()) }
     }
 
-    fn monitor<C: qapi::Command>(&mut self, command: &C) -> Result<C::Ok> {
+    fn monitor(&mut self, command: &str, arguments: Value) -> Result<Value> {
         self.qmp
-            .execute(command)
-            .map_err(|e| self.death(format!("QEMU failed to execute {}: {e}", C::NAME)))
+            .execute(command, arguments)
+            .map_err(|e| self.death(format!("QEMU failed to execute {command}: {e}")))
     }
 
     fn qemu_log(&self) -> PathBuf {
@@ -388,15 +359,15 @@ impl Vm {
     fn hang(&mut self, doing: &str, after: Duration) -> Error {
         self.failed = true;
         let log = std::fs::OpenOptions::new().append(true).open(self.qemu_log());
-        let _ = self.qmp.inner_mut().get_mut_write().set_read_timeout(Some(REGISTERS_LIMIT));
+        let _ = self.qmp.limit(REGISTERS_LIMIT);
         for _ in 0..2 {
-            let command_line = "info registers -a".to_string();
-            let registers = qmp::human_monitor_command { command_line, cpu_index: None };
+            let registers = json!({ "command-line": "info registers -a" });
             // Best effort: what is wrong may be QEMU itself.
-            let (Ok(mut log), Ok(text)) = (log.as_ref(), self.qmp.execute(&registers)) else {
+            let text = self.qmp.execute("human-monitor-command", registers);
+            let (Ok(mut log), Ok(text)) = (log.as_ref(), text) else {
                 break;
             };
-            let _ = log.write_all(text.replace('\r', "").as_bytes());
+            let _ = log.write_all(text.as_str().unwrap_or_default().replace('\r', "").as_bytes());
         }
         let what = format!("{doing} VM {}", self.name);
         Error::Timeout { what, after, log: Some(self.console.clone()) }
@@ -569,7 +540,6 @@ mod tests {
     fn vm(dir: &Path) -> (Vm, UnixStream) {
         let (guest, lab) = pair().unwrap();
         let (_, monitor) = pair().unwrap();
-        let reader = std::io::BufReader::new(monitor.try_clone().unwrap());
         let vm = Vm {
             name: "silent".into(),
             info: GuestInfo::default(),
@@ -578,7 +548,7 @@ mod tests {
             failed: false,
             child: process::spawn(std::process::Command::new("sleep").arg("infinity")).unwrap(),
             channel: Channel::new(vec![lab]).unwrap(),
-            qmp: qapi::Qmp::new(qapi::Stream::new(reader, monitor)),
+            qmp: Qmp::new(monitor),
             threads: Threads::new(0, vec![]),
             dilation: Dilation::NONE,
             cgroup: None,
