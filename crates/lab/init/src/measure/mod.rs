@@ -93,7 +93,7 @@ pub struct Recorded<'a> {
 impl Meter {
     /// Sets everything up; also returns notices for the user.
     pub fn prepare(settings: &Measure) -> Result<(Meter, Vec<String>)> {
-        let mut notices: Vec<String> = fragmentation::check().into_iter().collect();
+        let mut notices = Vec::new();
         let trace = Trace::prepare(settings.trace_kb)?;
         let trace_event_ns = cost::trace_event_ns(&trace).unwrap_or_else(|e| {
             notices.push(e);
