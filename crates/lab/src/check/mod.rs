@@ -77,7 +77,7 @@ enum Check {
     Stopped,
     /// Grace periods last as long from outside as from inside
     Grace,
-    /// Attaching is quick and leaves the memory use of a big VM as it was
+    /// Attaching leaves the memory use of a big VM as it was
     Attach,
     /// Attaching and detaching again and again leaves nothing behind
     Cycles,
