@@ -118,15 +118,15 @@ fn list(json: bool) -> Result<()> {
     if json {
         let all = experiments::ALL.iter().map(|e| {
             json!({
-                "name": e.name(), "guest": e.summary(), "competitors": e.competition(), "source": e.source(),
+                "name": e.name, "guest": e.summary, "competitors": e.competition, "source": e.source,
             })
         });
         return print_json(&all.collect::<Vec<_>>());
     }
     let mut text = String::new();
     for e in experiments::ALL {
-        let (name, guest, source) = (e.name(), e.summary(), e.source());
-        text += &format!("{name:<13}{guest} ({source})\n{:13}against {}\n", "", e.competition());
+        let (name, guest, source) = (e.name, e.summary, e.source);
+        text += &format!("{name:<13}{guest} ({source})\n{:13}against {}\n", "", e.competition);
     }
     print(&text)
 }

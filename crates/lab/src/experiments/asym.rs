@@ -6,30 +6,17 @@
 //! grace period waits for the other vCPU, garbage piles up.
 
 use super::guests::asym;
-use super::{Experiment, Options, Size};
-use crate::error::Result;
-use crate::plan::VmPlan;
+use super::{Experiment, Options, Size, Vms};
 
-pub struct Asym;
+pub const ASYM: Experiment = Experiment {
+    name: "asym",
+    summary: "vCPU 1 frees 64 KiB at a time through call_rcu; others do short system calls",
+    competition: "three hog VMs, all on the CPU of vCPU 0",
+    source: "ours",
+    vms,
+    ..Experiment::NONE
+};
 
-impl Experiment for Asym {
-    fn name(&self) -> &'static str {
-        "asym"
-    }
-
-    fn summary(&self) -> &'static str {
-        "vCPU 1 frees 64 KiB at a time through call_rcu; others do short system calls"
-    }
-
-    fn competition(&self) -> &'static str {
-        "three hog VMs, all on the CPU of vCPU 0"
-    }
-
-    fn source(&self) -> &'static str {
-        "ours"
-    }
-
-    fn vms(&self, size: &Size, options: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
-        Ok(asym(size, options))
-    }
+fn vms(size: &Size, options: &Options) -> Vms {
+    Ok(asym(size, options))
 }

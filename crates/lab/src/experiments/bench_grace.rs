@@ -9,44 +9,31 @@
 //! many the guest's scheduler does as well.
 
 use super::guests::{hogs, vm};
-use super::{Experiment, Options, Size};
-use crate::error::Result;
-use crate::plan::VmPlan;
+use super::{Experiment, Options, Size, Vms};
 use reprieve_init::protocol::Workload;
 
 /// The benchmark's limit on readers.
 const MOST_READERS: u32 = 512;
 
-pub struct BenchGrace;
+pub const BENCH_GRACE: Experiment = Experiment {
+    name: "bench-grace",
+    summary: "`reprieve bench grace`: programs' grace periods, and what call_rcu costs its caller",
+    competition: "three hog VMs",
+    source: "ours",
+    vms,
+    ..Experiment::NONE
+};
 
-impl Experiment for BenchGrace {
-    fn name(&self) -> &'static str {
-        "bench-grace"
-    }
-
-    fn summary(&self) -> &'static str {
-        "`reprieve bench grace`: programs' grace periods, and what call_rcu costs its caller"
-    }
-
-    fn competition(&self) -> &'static str {
-        "three hog VMs"
-    }
-
-    fn source(&self) -> &'static str {
-        "ours"
-    }
-
-    fn vms(&self, size: &Size, _: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
-        let all = size.all();
-        let vcpus = all.len() as u32;
-        let readers = format!("{},{}", vcpus - 1, (8 * vcpus).min(MOST_READERS));
-        let arguments = ["bench", "grace", "--json", "--rounds", "1", "--readers", &readers]
-            .into_iter()
-            // Without the locks: their writers wait for readers, not for grace periods.
-            .chain(["--against", "urcu,crossbeam,seize,haphazard", "--neighbour", "none"])
-            .map(String::from);
-        let load = Workload::Bench { arguments: arguments.collect() };
-        let subject = vm("bench", vcpus, &all, size.work_memory(vcpus), load);
-        Ok((subject, hogs(vcpus, &all, size)))
-    }
+fn vms(size: &Size, _: &Options) -> Vms {
+    let all = size.all();
+    let vcpus = all.len() as u32;
+    let readers = format!("{},{}", vcpus - 1, (8 * vcpus).min(MOST_READERS));
+    let arguments = ["bench", "grace", "--json", "--rounds", "1", "--readers", &readers]
+        .into_iter()
+        // Without the locks: their writers wait for readers, not for grace periods.
+        .chain(["--against", "urcu,crossbeam,seize,haphazard", "--neighbour", "none"])
+        .map(String::from);
+    let load = Workload::Bench { arguments: arguments.collect() };
+    let subject = vm("bench", vcpus, &all, size.work_memory(vcpus), load);
+    Ok((subject, hogs(vcpus, &all, size)))
 }

@@ -6,42 +6,26 @@
 //! scheduler that lets critical sections finish has to take that time back later.
 
 use super::guests::{holder, vm};
-use super::{Experiment, Options, Size};
-use crate::error::Result;
-use crate::plan::VmPlan;
+use super::{Experiment, Options, Size, Vms};
 use reprieve_init::protocol::{Held, Workload};
 
 /// Time in a section, µs: longer than a slice, so that every slice ends in one.
 const HOLD_US: u32 = 10_000;
 
-pub struct Fairness;
+pub const FAIRNESS: Experiment = Experiment {
+    name: "fairness",
+    summary: "a file read in a loop on every vCPU; CPU seconds of 10 for each VM",
+    competition: "a VM whose vCPUs are in RCU readers all the time",
+    source: "[ECS] eventual fairness",
+    vms,
+    fair: true,
+    ..Experiment::NONE
+};
 
-impl Experiment for Fairness {
-    fn name(&self) -> &'static str {
-        "fairness"
-    }
-
-    fn summary(&self) -> &'static str {
-        "a file read in a loop on every vCPU; CPU seconds of 10 for each VM"
-    }
-
-    fn competition(&self) -> &'static str {
-        "a VM whose vCPUs are in RCU readers all the time"
-    }
-
-    fn source(&self) -> &'static str {
-        "[ECS] eventual fairness"
-    }
-
-    fn vms(&self, size: &Size, _: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
-        let all = size.all();
-        let vcpus = all.len() as u32;
-        let load = Workload::FileRead { workers: vcpus };
-        let subject = vm("reader", vcpus, &all, size.small_memory(vcpus) + 64, load);
-        Ok((subject, vec![holder("holder", &all, size, Held::Reader, HOLD_US)]))
-    }
-
-    fn fair(&self) -> bool {
-        true
-    }
+fn vms(size: &Size, _: &Options) -> Vms {
+    let all = size.all();
+    let vcpus = all.len() as u32;
+    let load = Workload::FileRead { workers: vcpus };
+    let subject = vm("reader", vcpus, &all, size.small_memory(vcpus) + 64, load);
+    Ok((subject, vec![holder("holder", &all, size, Held::Reader, HOLD_US)]))
 }

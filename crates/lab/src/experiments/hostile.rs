@@ -12,9 +12,7 @@
 //! memory. Both VMs want all of the CPU time and are entitled to half of it.
 
 use super::guests::{holder, vm};
-use super::{Experiment, Options, Size};
-use crate::error::Result;
-use crate::plan::VmPlan;
+use super::{Experiment, Options, Size, Vms};
 use reprieve_init::protocol::{Held, Workload};
 use std::time::Duration;
 
@@ -22,38 +20,21 @@ use std::time::Duration;
 /// that it can be started and stopped.
 const HOLD_US: u32 = 1_000_000;
 
-pub struct Hostile;
+pub const HOSTILE: Experiment = Experiment {
+    name: "hostile",
+    summary: "arithmetic on every vCPU; CPU time of each VM against what it is entitled to",
+    competition: "a VM that is in a critical section all the time, and often holds up a grace period",
+    source: "ours",
+    vms,
+    least_phase: Duration::from_secs(10),
+    fair: true,
+    ..Experiment::NONE
+};
 
-impl Experiment for Hostile {
-    fn name(&self) -> &'static str {
-        "hostile"
-    }
-
-    fn summary(&self) -> &'static str {
-        "arithmetic on every vCPU; CPU time of each VM against what it is entitled to"
-    }
-
-    fn competition(&self) -> &'static str {
-        "a VM that is in a critical section all the time, and often holds up a grace period"
-    }
-
-    fn source(&self) -> &'static str {
-        "ours"
-    }
-
-    fn vms(&self, size: &Size, _: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
-        let all = size.all();
-        let vcpus = all.len() as u32;
-        let load = Workload::Hog { threads: vcpus };
-        let subject = vm("honest", vcpus, &all, size.small_memory(vcpus) + 64, load);
-        Ok((subject, vec![holder("liar", &all, size, Held::Owing, HOLD_US)]))
-    }
-
-    fn least_phase(&self) -> Duration {
-        Duration::from_secs(10)
-    }
-
-    fn fair(&self) -> bool {
-        true
-    }
+fn vms(size: &Size, _: &Options) -> Vms {
+    let all = size.all();
+    let vcpus = all.len() as u32;
+    let load = Workload::Hog { threads: vcpus };
+    let subject = vm("honest", vcpus, &all, size.small_memory(vcpus) + 64, load);
+    Ok((subject, vec![holder("liar", &all, size, Held::Owing, HOLD_US)]))
 }

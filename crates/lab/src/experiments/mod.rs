@@ -32,61 +32,70 @@ use crate::error::{Error, Result};
 use crate::plan::VmPlan;
 use std::time::Duration;
 
+/// The guest under test and its competitors.
+pub type Vms = Result<(VmPlan, Vec<VmPlan>)>;
+
 /// An experiment. Sizes and competitors follow [`Size`].
-pub trait Experiment: Sync {
-    fn name(&self) -> &'static str;
+pub struct Experiment {
+    pub name: &'static str,
     /// The workload of the guest under test, one line.
-    fn summary(&self) -> &'static str;
+    pub summary: &'static str,
     /// The competitors, one line.
-    fn competition(&self) -> &'static str;
+    pub competition: &'static str,
     /// The paper and section that it comes from, or `ours`.
-    fn source(&self) -> &'static str;
-    /// The guest under test and its competitors.
-    fn vms(&self, size: &Size, options: &Options) -> Result<(VmPlan, Vec<VmPlan>)>;
+    pub source: &'static str,
+    pub vms: fn(&Size, &Options) -> Vms,
     /// The shortest phase that answers the experiment's question, where the user gives no length.
-    fn least_phase(&self) -> Duration {
-        Duration::ZERO
-    }
+    pub least_phase: Duration,
     /// Whether all VMs always want all of the CPUs and have as many vCPUs, so that each is entitled
     /// to the same share: the report then compares.
-    fn fair(&self) -> bool {
-        false
-    }
+    pub fair: bool,
     /// Whether the wake-ups of a thread of the host are measured, too.
-    fn interactive(&self) -> bool {
-        false
-    }
+    pub interactive: bool,
     /// `call_rcu` probes per second and CPU.
-    fn callback_probe_hz(&self) -> u32 {
-        0
-    }
+    pub callback_probe_hz: u32,
+}
+
+impl Experiment {
+    /// The rest of an experiment.
+    const NONE: Experiment = Experiment {
+        name: "",
+        summary: "",
+        competition: "",
+        source: "",
+        vms: |_, _| Err(Error::Other("no VMs".into())),
+        least_phase: Duration::ZERO,
+        fair: false,
+        interactive: false,
+        callback_probe_hz: 0,
+    };
 }
 
 /// All experiments, in the order in which `lab list` shows them.
-pub static ALL: &[&dyn Experiment] = &[
-    &postmark::Postmark,
-    &membench::Membench,
-    &clone::Clone,
-    &asym::Asym,
-    &lowweight::LowWeight,
-    &apache::Apache,
-    &dbench::Dbench,
-    &churn::Churn,
-    &quota::Quota,
-    &quota::QuotaAsym,
-    &crowd::Crowd,
-    &psearchy::Psearchy,
-    &fairness::Fairness,
-    &hostile::Hostile,
-    &interactive::Interactive,
-    &bench_grace::BenchGrace,
-    &guest_threads::GuestThreads,
+pub static ALL: &[Experiment] = &[
+    postmark::POSTMARK,
+    membench::MEMBENCH,
+    clone::CLONE,
+    asym::ASYM,
+    lowweight::LOWWEIGHT,
+    apache::APACHE,
+    dbench::DBENCH,
+    churn::CHURN,
+    quota::QUOTA,
+    quota::QUOTA_ASYM,
+    crowd::CROWD,
+    psearchy::PSEARCHY,
+    fairness::FAIRNESS,
+    hostile::HOSTILE,
+    interactive::INTERACTIVE,
+    bench_grace::BENCH_GRACE,
+    guest_threads::GUEST_THREADS,
 ];
 
 /// The experiment called `name`.
-pub fn find(name: &str) -> Result<&'static dyn Experiment> {
-    ALL.iter().copied().find(|e| e.name() == name).ok_or_else(|| {
-        let names: Vec<_> = ALL.iter().map(|e| e.name()).collect();
+pub fn find(name: &str) -> Result<&'static Experiment> {
+    ALL.iter().find(|e| e.name == name).ok_or_else(|| {
+        let names: Vec<_> = ALL.iter().map(|e| e.name).collect();
         Error::Usage(format!("there is no experiment {name}; there are: {}", names.join(", ")))
     })
 }

@@ -2,35 +2,22 @@
 //! `postmark`: [RP] experiment 1, figure 2.
 
 use super::guests::{bursty_pair, membench, postmark};
-use super::{Experiment, Options, Size};
-use crate::error::Result;
-use crate::plan::VmPlan;
+use super::{Experiment, Options, Size, Vms};
 
-pub struct Postmark;
+pub const POSTMARK: Experiment = Experiment {
+    name: "postmark",
+    summary: "the Postmark program, one instance per vCPU, on tmpfs",
+    competition: "a membench VM and two bursty VMs",
+    source: "[RP] experiment 1",
+    vms,
+    ..Experiment::NONE
+};
 
-impl Experiment for Postmark {
-    fn name(&self) -> &'static str {
-        "postmark"
-    }
-
-    fn summary(&self) -> &'static str {
-        "the Postmark program, one instance per vCPU, on tmpfs"
-    }
-
-    fn competition(&self) -> &'static str {
-        "a membench VM and two bursty VMs"
-    }
-
-    fn source(&self) -> &'static str {
-        "[RP] experiment 1"
-    }
-
-    fn vms(&self, size: &Size, options: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
-        let [lower, upper] = size.halves();
-        let vcpus = lower.len() as u32;
-        let subject = postmark(vcpus, &lower, size, options);
-        let mut others = vec![membench(vcpus, &upper, size, options)];
-        others.extend(bursty_pair(size, options));
-        Ok((subject, others))
-    }
+fn vms(size: &Size, options: &Options) -> Vms {
+    let [lower, upper] = size.halves();
+    let vcpus = lower.len() as u32;
+    let subject = postmark(vcpus, &lower, size, options);
+    let mut others = vec![membench(vcpus, &upper, size, options)];
+    others.extend(bursty_pair(size, options));
+    Ok((subject, others))
 }

@@ -5,9 +5,7 @@
 //! preempted vCPU stops others here as well, not only grace periods.
 
 use super::guests::{hogs, vm};
-use super::{Experiment, Options, Size};
-use crate::error::Result;
-use crate::plan::VmPlan;
+use super::{Experiment, Options, Size, Vms};
 use reprieve_init::protocol::Workload;
 
 /// Threads per vCPU.
@@ -16,30 +14,19 @@ const THREADS: u32 = 4;
 /// Files of the corpus, of 34 KiB on average.
 const FILES: u32 = 1024;
 
-pub struct Psearchy;
+pub const PSEARCHY: Experiment = Experiment {
+    name: "psearchy",
+    summary: "files on tmpfs mapped and indexed by four threads per vCPU",
+    competition: "three hog VMs",
+    source: "MOSBENCH",
+    vms,
+    ..Experiment::NONE
+};
 
-impl Experiment for Psearchy {
-    fn name(&self) -> &'static str {
-        "psearchy"
-    }
-
-    fn summary(&self) -> &'static str {
-        "files on tmpfs mapped and indexed by four threads per vCPU"
-    }
-
-    fn competition(&self) -> &'static str {
-        "three hog VMs"
-    }
-
-    fn source(&self) -> &'static str {
-        "MOSBENCH"
-    }
-
-    fn vms(&self, size: &Size, options: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
-        let (all, vcpus) = (size.all(), size.vcpus(options));
-        let threads = THREADS * vcpus;
-        let load = Workload::Psearchy { threads, files: FILES, seed: options.seed };
-        let subject = vm("psearchy", vcpus, &all, size.work_memory(vcpus), load);
-        Ok((subject, hogs(vcpus, &all, size)))
-    }
+fn vms(size: &Size, options: &Options) -> Vms {
+    let (all, vcpus) = (size.all(), size.vcpus(options));
+    let threads = THREADS * vcpus;
+    let load = Workload::Psearchy { threads, files: FILES, seed: options.seed };
+    let subject = vm("psearchy", vcpus, &all, size.work_memory(vcpus), load);
+    Ok((subject, hogs(vcpus, &all, size)))
 }

@@ -5,57 +5,33 @@
 //! were doing, also alone on its host.
 
 use super::guests::{asym, churn, hogs, limited};
-use super::{Experiment, Options, Size};
-use crate::error::Result;
-use crate::plan::VmPlan;
+use super::{Experiment, Options, Size, Vms};
 
-pub struct Quota;
+pub const QUOTA: Experiment = Experiment {
+    name: "quota",
+    summary: "churn under a cpu.max of half of its CPUs, also alone",
+    competition: "three hog VMs",
+    source: "Kubernetes' CPU limits",
+    vms,
+    ..Experiment::NONE
+};
 
-impl Experiment for Quota {
-    fn name(&self) -> &'static str {
-        "quota"
-    }
-
-    fn summary(&self) -> &'static str {
-        "churn under a cpu.max of half of its CPUs, also alone"
-    }
-
-    fn competition(&self) -> &'static str {
-        "three hog VMs"
-    }
-
-    fn source(&self) -> &'static str {
-        "Kubernetes' CPU limits"
-    }
-
-    fn vms(&self, size: &Size, options: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
-        let subject = limited(churn(size, options));
-        let others = hogs(subject.vcpus, &size.all(), size);
-        Ok((subject, others))
-    }
+fn vms(size: &Size, options: &Options) -> Vms {
+    let subject = limited(churn(size, options));
+    let others = hogs(subject.vcpus, &size.all(), size);
+    Ok((subject, others))
 }
 
-pub struct QuotaAsym;
+pub const QUOTA_ASYM: Experiment = Experiment {
+    name: "quota-asym",
+    summary: "asym under a cpu.max of half of its CPUs, also alone",
+    competition: "three hog VMs, all on the CPU of vCPU 0",
+    source: "Kubernetes' CPU limits",
+    vms: asym_vms,
+    ..Experiment::NONE
+};
 
-impl Experiment for QuotaAsym {
-    fn name(&self) -> &'static str {
-        "quota-asym"
-    }
-
-    fn summary(&self) -> &'static str {
-        "asym under a cpu.max of half of its CPUs, also alone"
-    }
-
-    fn competition(&self) -> &'static str {
-        "three hog VMs, all on the CPU of vCPU 0"
-    }
-
-    fn source(&self) -> &'static str {
-        "Kubernetes' CPU limits"
-    }
-
-    fn vms(&self, size: &Size, options: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
-        let (subject, others) = asym(size, options);
-        Ok((limited(subject), others))
-    }
+fn asym_vms(size: &Size, options: &Options) -> Vms {
+    let (subject, others) = asym(size, options);
+    Ok((limited(subject), others))
 }

@@ -118,7 +118,7 @@ impl Request {
         let experiment = find(&self.experiment)?;
         self.check()?;
         let size = Size::new(*machine)?;
-        let (mut subject, mut competitors) = experiment.vms(&size, &self.options)?;
+        let (mut subject, mut competitors) = (experiment.vms)(&size, &self.options)?;
         self.check_vcpus(subject.vcpus)?;
         if let Some(weights) = self.options.weights {
             subject.cgroup.weight = weights.subject;
@@ -136,13 +136,13 @@ impl Request {
                 memory_ms: 20,
                 slow_ms: 1000,
                 trace_kb: trace_kb(phase, &subject),
-                callback_probe_hz: experiment.callback_probe_hz(),
+                callback_probe_hz: experiment.callback_probe_hz,
             },
             variants: self.variants()?,
             subject,
             competitors,
-            fair: experiment.fair(),
-            interactive: experiment.interactive(),
+            fair: experiment.fair,
+            interactive: experiment.interactive,
             sample_waits: self.options.sample_waits,
             seed: self.options.seed,
             command: self.command.clone(),
@@ -164,7 +164,7 @@ impl Request {
             }
         };
         short(&mut plan.warmup_ms, self.warmup.is_some(), Duration::from_secs(2));
-        let least = find(&self.experiment).map(|e| e.least_phase()).unwrap_or_default();
+        let least = find(&self.experiment).map(|e| e.least_phase).unwrap_or_default();
         short(&mut plan.phase_ms, self.phase.is_some(), Duration::from_secs(4).max(least));
     }
 

@@ -184,7 +184,7 @@ mod tests {
         for cpus in [2, 3, 4, 7, 8, 16, 33, 64, 128, 256, 1024] {
             for experiment in ALL {
                 let machine = Machine { cpus, memory_mib: 1 << 20 };
-                let plan = request(experiment.name()).plan(&machine).unwrap();
+                let plan = request(experiment.name).plan(&machine).unwrap();
                 let traces = u64::from(plan.measure.trace_kb) * u64::from(plan.subject.vcpus);
                 assert!(traces / 1024 <= plan.subject.memory_mib / 4, "{plan:?}");
                 for vm in plan.competitors.iter().chain([&plan.subject]) {

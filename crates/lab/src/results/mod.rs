@@ -59,7 +59,7 @@ pub struct Cell {
 /// All cells, those that are finished with their results.
 pub fn cells(out: &Path) -> Vec<Cell> {
     let of_size = |(cpus, paper): (u32, bool)| {
-        let names = experiments::ALL.iter().map(|experiment| experiment.name());
+        let names = experiments::ALL.iter().map(|experiment| experiment.name);
         let names = names.filter(move |name| !paper || PAPER.contains(name));
         names.map(move |experiment| Cell {
             experiment,
