@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs made for tests, and places to put them.
-#![allow(dead_code, reason = "each test file uses its part")]
 
 use reprieve_init::protocol::*;
 use reprieve_lab::exits::Exits;
 use reprieve_lab::plan::{Plan, SCHEMA, Scenario, Variant, VmPlan};
 use reprieve_lab::policy::Policy;
 use reprieve_lab::record::{HostInfo, HostPhase, Record};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A directory that goes when it is dropped.
@@ -39,10 +38,6 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
-}
-
-pub fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
 pub fn lines(records: &[Record]) -> String {
