@@ -44,10 +44,10 @@ TIMEOUT_FACTOR ?= 20
 TEST_SETTINGS = REPRIEVE_TIMEOUT_FACTOR=$(TIMEOUT_FACTOR) CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='$(LIMIT)'
 CARGO_TEST = $(TEST_SETTINGS) $(CARGO) test --locked $(TEST_FLAGS)
 # Seconds of torture for each form of the runtime, and a seed (SECONDS:SEED) to repeat a run.
-TORTURE ?= 15
+TORTURE ?= 10
 TORTURE_VISITS ?= 10
 # Seconds for each series of single-stepped tests.
-SAMPLES ?= 5
+SAMPLES ?= 2
 C_FILES = $(shell find crates -name '*.c' -o -name '*.h')
 # A new directory each time: the lab does not overwrite results.
 DEMO_OUT := lab-results/demo-$(shell date +%Y%m%d-%H%M%S)
