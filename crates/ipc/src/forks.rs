@@ -16,8 +16,8 @@ use crate::shm;
 use crate::signals::Call;
 use crate::sys::SignalsBlocked;
 use std::cell::{Cell, UnsafeCell};
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// The children of a fork: a name in each namespace.
 type Names = Vec<(Namespace, u64)>;
@@ -26,7 +26,7 @@ type Names = Vec<(Namespace, u64)>;
 struct Forks {
     /// Names that no child has yet.
     spare: UnsafeCell<Names>,
-    /// Names of the child, while a fork is under way, and in the child until it registers.
+    /// Names of the child, while a fork is under way.
     embryos: UnsafeCell<Names>,
     /// As long as a fork holds the lock: a handler may attach or detach.
     signals: UnsafeCell<Option<SignalsBlocked>>,
@@ -50,10 +50,6 @@ const MOST_NAMES: usize = 16;
 /// The epoch of the process for which the list has been counted; 0: none yet.
 static COUNTED_FOR: AtomicU64 = AtomicU64::new(0);
 
-/// The number of the process whose names [`Forks::embryos`] are, which its namespaces do not know
-/// yet; 0: none. (Not that of a child that was forked without handlers.)
-static BORN: AtomicU32 = AtomicU32::new(0);
-
 thread_local! {
     /// The names of this thread's last child, for [`forked`].
     /// One word: a handler that forks between two would find a part of them.
@@ -72,7 +68,6 @@ extern "C" fn loaded() {
     // SAFETY: frees what it has allocated.
     unsafe { libc::free(std::hint::black_box(libc::malloc(1))) };
     peers::prepare_forks();
-    peers::before_registering(take_names_soon);
     namespace::at_first_calls(count_for);
     // SAFETY: functions of this library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
@@ -90,10 +85,8 @@ unsafe extern "C" fn before_fork() {
         *FORKS.signals.get() = Some(signals);
         (list(), &mut *FORKS.embryos.get())
     };
-    let epoch = peers::epoch();
-    take_names(embryos, epoch);
     embryos.clear();
-    count_once(&Call::begin(), list, epoch);
+    count_once(&Call::begin(), list, peers::epoch());
     for attachment in list {
         let Ok((_call, local)) = attachment.namespace.begin() else { continue };
         let space = attachment.namespace.space;
@@ -155,36 +148,18 @@ unsafe extern "C" fn in_child() {
     // These are the parent's.
     spare.clear();
     FORKS.taken.set(0);
-    if !list.is_empty() {
-        BORN.store(number, SeqCst);
+    for (namespace, embryo) in embryos.drain(..) {
+        namespace.space.is_born(embryo, peers::epoch());
         // Unless the parent calls the child by another number.
         if peers::own_namespace() != 0 {
-            embryos.iter().for_each(|(n, embryo)| peers::name_embryo(n.space, *embryo, number));
-        } else {
-            // Nobody can ask for it by its number, so it registers, which tells of its death.
-            take_names(embryos, peers::epoch());
-            count_once(&Call::begin(), list, peers::epoch());
+            peers::name_embryo(namespace.space, embryo, number);
         }
     }
+    if peers::own_namespace() == 0 {
+        // Nobody can ask for it by its number, so it registers, which tells of its death.
+        count_once(&Call::begin(), list, peers::epoch());
+    }
     after_fork();
-}
-
-/// In what may be a child that has not registered: takes the names that it was born with. Under the
-/// lock.
-fn take_names(embryos: &mut Names, epoch: u64) {
-    let born = BORN.swap(0, SeqCst);
-    if born != 0 && born == crate::sys::process_id() {
-        embryos.drain(..).for_each(|(n, embryo)| n.space.is_born(embryo, epoch));
-    }
-}
-
-/// Before a thread registers.
-fn take_names_soon(epoch: u64) {
-    if BORN.load(SeqCst) != 0 && attachments::lock_soon() {
-        // SAFETY: under the lock.
-        take_names(unsafe { &mut *FORKS.embryos.get() }, epoch);
-        unlock();
-    }
 }
 
 /// Has what is in the list, which may be its parent's still, count for the process of that epoch,

@@ -7,7 +7,7 @@ mod common;
 
 use beside::beside;
 use common::{Child, errno, namespace, op};
-use libc::{IPC_NOWAIT, IPC_PRIVATE};
+use libc::{IPC_CREAT, IPC_EXCL, IPC_NOWAIT, IPC_PRIVATE};
 use reprieve_ipc::{Namespace, SemOp};
 use std::time::Duration;
 
@@ -19,6 +19,31 @@ fn set(namespace: &Namespace, count: i32) -> i32 {
 
 fn waiters(namespace: &Namespace, id: i32, count: i32) {
     common::until(|| namespace.sem_waiters(id, 0, false) == Ok(count));
+}
+
+#[test]
+fn keys_and_ids() {
+    let (_directory, n) = namespace();
+    let id = n.semget(5, 3, IPC_CREAT | 0o600).unwrap();
+    assert_eq!(n.semget(5, 0, 0), Ok(id));
+    assert_eq!(errno(n.semget(5, 4, 0)), libc::EINVAL);
+    assert_eq!(errno(n.semget(5, 3, IPC_CREAT | IPC_EXCL)), libc::EEXIST);
+    assert_eq!(errno(n.semget(6, 3, 0)), libc::ENOENT);
+    assert_eq!(errno(n.semget(IPC_PRIVATE, 0, 0)), libc::EINVAL);
+    n.remove_sem(id).unwrap();
+    assert_eq!(errno(n.sem_value(id, 0)), libc::EINVAL);
+    let again = n.semget(5, 3, IPC_CREAT | 0o600).unwrap();
+    assert_ne!(again, id);
+    assert_eq!(errno(n.semop(id, &[op(0, 1, 0)], None)), libc::EINVAL);
+    let all: Vec<i32> = (0..1000).map(|_| set(&n, 2)).collect();
+    for &id in &all {
+        n.semop(id, &[op(1, 7, 0)], None).unwrap();
+    }
+    for &id in &all {
+        assert_eq!(n.sem_values(id), Ok(vec![0, 7]));
+        n.remove_sem(id).unwrap();
+    }
+    assert_eq!(n.sem_info().unwrap().sets, 1);
 }
 
 unsafe extern "C" {

@@ -10,7 +10,7 @@ use crate::space::layout::{Thread, mark};
 use crate::sys;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering::*;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicPtr, AtomicU64};
 use std::time::Duration;
 
 /// Objects that a thread remembers, and entries of semaphore adjustments.
@@ -87,30 +87,20 @@ pub(crate) fn prepare_forks() {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a fresh mapping, whose words are aligned, and which stays.
     let page = unsafe {
-        call!(SYS_mmap, 0, 4096, protection, flags, usize::MAX, 0)
-            .and_then(|page| call!(SYS_madvise, page, 4096, libc::MADV_WIPEONFORK).map(|_| page))
+        call!(SYS_mmap, 0, 4096, protection, flags, usize::MAX, 0).inspect(|&page| {
+            let _ = call!(SYS_madvise, page, 4096, libc::MADV_WIPEONFORK);
+        })
     };
     if let Ok(page) = page {
         EPOCH.store(page as *mut AtomicU64, Release);
     }
 }
 
-/// In the child of a fork, first of all. Its number. What need not be written is not: each page
-/// takes the child a copy.
+/// In the child of a fork, first of all. Its number.
 pub(crate) fn after_fork() -> u32 {
-    if std::ptr::eq(epoch_now(), &OTHERWISE) {
-        OTHERWISE.store(0, SeqCst);
-    }
+    epoch_now().store(0, SeqCst);
     crate::space::forget_registering();
     super::inherit_namespace()
-}
-
-/// A function that is called with the epoch before a thread registers.
-static BEFORE_REGISTERING: AtomicUsize = AtomicUsize::new(0);
-
-/// Has that function called from now on.
-pub(crate) fn before_registering(f: fn(u64)) {
-    BEFORE_REGISTERING.store(f as usize, Release);
 }
 
 /// The process's epoch; a new one in the child of a fork, which forgets what is its parent's.
@@ -158,11 +148,6 @@ fn register(here: &Here, space: &'static Space) -> Result<(&'static Local, bool)
     let _signals = sys::SignalsBlocked::new();
     let epoch = epoch();
     let epoch_now = epoch_now();
-    let before = BEFORE_REGISTERING.load(Acquire);
-    if before != 0 {
-        // SAFETY: stored from such a function only.
-        unsafe { std::mem::transmute::<usize, fn(u64)>(before)(epoch) };
-    }
     // The current `Local` may be forgotten now, and this thread may not get another one.
     here.current.set(std::ptr::null());
     let known = OWNED.try_with(|owned| {

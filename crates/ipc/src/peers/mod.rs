@@ -22,7 +22,7 @@ mod local;
 mod registry;
 
 pub(crate) use local::{Local, Remembered, Section};
-pub(crate) use local::{after_fork, before_registering, epoch, local, make_local, prepare_forks};
+pub(crate) use local::{after_fork, epoch, local, make_local, prepare_forks};
 pub(crate) use registry::{embryos, name_embryo, remove_embryo};
 
 use crate::error::Result;

@@ -76,8 +76,7 @@ pub(super) fn own_process(space: &Space, epoch: u64) -> Result<u64> {
     }
     let index = claim_index(space, free)?;
     let process = space.process_at(index)?;
-    let time = sys::time_namespace();
-    let generation = fill(space, process, pid.into(), [namespace, start, time], 0);
+    let generation = fill(space, process, pid.into(), namespace, start, 0);
     process.generation_state.store(generation << 32 | LIVE, SeqCst);
     let name = name(index, generation);
     space.process.store(name, Release);
@@ -99,15 +98,13 @@ fn claim_index(space: &Space, free: Option<u64>) -> Result<u64> {
     Ok(used)
 }
 
-/// Fills a place that nobody's name names any more: `of` a PID namespace, a start in it, and a time
-/// namespace. The new generation.
-fn fill(space: &Space, p: &Process, pid: u64, of: [u64; 3], parent: u64) -> u64 {
+/// Fills a place that nobody's name names any more. The new generation.
+fn fill(space: &Space, p: &Process, pid: u64, namespace: u64, start: u64, parent: u64) -> u64 {
     let generation = (p.generation_state.load(Acquire) >> 32).wrapping_add(1).max(1) & 0x7fff_ffff;
     p.generation_state.store(generation << 32 | FREE, SeqCst);
-    let [namespace, start, time] = of;
     p.namespace.store(namespace, Relaxed);
     p.start.store(start, Relaxed);
-    p.time.store(time, Relaxed);
+    p.time.store(sys::time_namespace(), Relaxed);
     p.leader.store(0, Relaxed);
     p.unfenced.store(space.unfenced.load(SeqCst).into(), Relaxed);
     p.image.store(0, Relaxed);
@@ -120,7 +117,7 @@ fn fill(space: &Space, p: &Process, pid: u64, of: [u64; 3], parent: u64) -> u64 
 /// Names for children that this process is about to fork: as many as asked for, if there are.
 pub(crate) fn embryos(space: &Space, parent: u64, count: usize) -> Vec<u64> {
     let _signals = sys::SignalsBlocked::new();
-    let (mut names, time) = (Vec::with_capacity(count), sys::time_namespace());
+    let mut names = Vec::with_capacity(count);
     let Ok(_registry) = space.registry() else { return names };
     let used = space.header().processes.load(SeqCst).min(MAX_PROCESSES.into());
     let mut next = 0;
@@ -137,7 +134,7 @@ pub(crate) fn embryos(space: &Space, parent: u64, count: usize) -> Vec<u64> {
         }
         let Ok(index) = claim_index(space, free) else { break };
         let Ok(process) = space.process_at(index) else { break };
-        let generation = fill(space, process, 0, [own_namespace(), 0, time], parent);
+        let generation = fill(space, process, 0, own_namespace(), 0, parent);
         process.generation_state.store(generation << 32 | EMBRYO, SeqCst);
         names.push(name(index, generation));
     }
@@ -318,7 +315,7 @@ mod tests {
         // All others are taken, in a PID namespace that is not known: none of them is dead.
         for index in 1..u64::from(MAX_PROCESSES) {
             let place = space.process_at(index).unwrap();
-            let generation = fill(space, place, 1, [0; 3], 0);
+            let generation = fill(space, place, 1, 0, 0, 0);
             place.generation_state.store(generation << 32 | LIVE, SeqCst);
         }
         space.header().processes.store(MAX_PROCESSES.into(), SeqCst);
@@ -336,7 +333,7 @@ mod tests {
         let space = n.space;
         for index in 1..u64::from(MAX_PROCESSES) {
             let place = space.process_at(index).unwrap();
-            let dead = fill(space, place, 0, [0; 3], 0);
+            let dead = fill(space, place, 0, 0, 0, 0);
             place.generation_state.store(dead << 32 | EMBRYO, SeqCst);
         }
         space.header().processes.store(MAX_PROCESSES.into(), SeqCst);

@@ -454,9 +454,6 @@ impl Drop for Registry {
 
 /// In the child of a fork no other thread registers. The file that one had open here is closed.
 pub(crate) fn forget_registering() {
-    if REGISTERING.load(Acquire) == 0 {
-        return;
-    }
     drop(LOCKED.get().map(ManuallyDrop::into_inner));
     LOCKED.set(-1, (0, 0));
     REGISTERING.store(0, Release);
