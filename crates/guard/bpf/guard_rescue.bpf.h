@@ -113,8 +113,8 @@ static __always_inline u64 cpu_bit(const struct leaf *leaf, u32 cpu)
 
 /*
  * Looks who holds up the grace period of the guest whose vCPU is current. What
- * is read changes only while one of the guest's
- * vCPUs runs, so that the last look before all are preempted stays true.
+ * is read changes only while one of the guest's vCPUs runs, so that the last
+ * look before all are preempted stays true.
  */
 __noinline int look(u64 now)
 {

@@ -338,8 +338,8 @@ fn vcpus_that_wait_for_a_lock_keep_their_cpus() {
 }
 
 /// All vCPUs of a VM need one mutex, which is handed to those that have waited for long. The one
-/// that has it next runs in place of one that spins. Else the VM would do 0.87 of the work that it
-/// does without rescues.
+/// that has it next runs in place of one that spins. Else the VM would do less than it does without
+/// rescues.
 #[test]
 fn a_vcpu_that_is_handed_a_mutex_runs_for_those_that_spin() {
     let mut done = [0; 2];
