@@ -6,9 +6,6 @@
 use std::sync::atomic::AtomicIsize;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-#[cfg(target_arch = "x86_64")]
-std::arch::global_asm!(".weak __rseq_offset", ".weak __rseq_size");
-
 /// Where the C library keeps a thread's rseq area, from the thread pointer; 0: nowhere.
 #[cfg(target_arch = "x86_64")]
 static AREA: AtomicIsize = AtomicIsize::new(0);
@@ -23,6 +20,9 @@ pub(crate) fn find_out() {
         // 2.35).
         unsafe {
             std::arch::asm!(
+                // In each object that names them: elsewhere, the name would still be required.
+                ".weak __rseq_offset",
+                ".weak __rseq_size",
                 "mov {0}, qword ptr [rip + __rseq_offset@GOTPCREL]",
                 "mov {1}, qword ptr [rip + __rseq_size@GOTPCREL]",
                 out(reg) offset, out(reg) size,
