@@ -21,12 +21,13 @@
 
 use super::reclaimer::Reclaimer;
 use super::register::{load_exceeds, run_ready};
+use crate::platform::Instant;
 use crate::platform::cancel::CancelDisabled;
 use crate::thread::buffer::Access;
 use crate::thread::list::Chain;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// An amount of waiting callbacks. `u64::MAX` is no limit. Callbacks that wait for
 /// [`Protected`](crate::Protected) guards only do not count: nobody but the guards' owners can

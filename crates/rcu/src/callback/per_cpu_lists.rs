@@ -12,6 +12,8 @@
 
 use super::pending_count::{self, PendingCount, Phase};
 use crate::grace::heavy;
+#[cfg(not(loom))]
+use crate::platform::Instant;
 use crate::platform::barrier::Kind;
 use crate::platform::collect::try_collect;
 use crate::platform::lock::Lock;
@@ -27,8 +29,7 @@ use crate::thread::load::Load;
 #[cfg(not(loom))]
 use crate::thread::record::Record;
 use crate::thread::registry::Registry;
-#[cfg(not(loom))]
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The lists and the pending count of one CPU.
 pub(crate) struct Lane {

@@ -19,6 +19,7 @@ use super::per_cpu_lists::{GUARDED, Lane, Sums, add_up, sum_of};
 use super::reclaimer::Reclaimer;
 use super::worker_wait::WorkerWait;
 use crate::grace::sequence::GpSeq;
+use crate::platform::Instant;
 use crate::platform::collect::try_collect;
 use crate::platform::fork;
 use crate::platform::lock::Lock;
@@ -30,7 +31,6 @@ use crate::thread::protected::ProtectedNodes;
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
 /// Chains of heads that have been taken from the list. Under the queue's lock.
 struct Batch {

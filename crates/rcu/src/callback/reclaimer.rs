@@ -9,6 +9,7 @@ use super::unserved::Unserved;
 use crate::grace::periods::GracePeriods;
 use crate::grace::sequence::GpSeq;
 use crate::grace::stats::{CallbackStats, Stats};
+use crate::platform::Instant;
 use crate::platform::cancel::CancelDisabled;
 use crate::platform::event::Event;
 use crate::platform::lock::Lock;
@@ -24,7 +25,7 @@ use std::cell::UnsafeCell;
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Shared by all users of a domain. Lives as long as its `Domain` and its workers.
 pub(crate) struct Reclaimer {

@@ -47,6 +47,6 @@ pub(crate) fn cheapest(kind: Kind, registry: &Registry) {
 /// The heavy barrier of [`Kind::Restart`], the cheaper way. The deadline ends the wait for per-CPU
 /// threads only.
 #[cfg(not(loom))]
-pub(crate) fn restart_until(deadline: Option<std::time::Instant>) -> Reached {
+pub(crate) fn restart_until(deadline: Option<crate::platform::Instant>) -> Reached {
     cpu_threads::restart_sections(deadline)
 }

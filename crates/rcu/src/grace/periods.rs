@@ -8,6 +8,7 @@ use super::sequence::{GpSeq, Sequence};
 use super::stats::{GraceStats, Latency, uptime};
 use super::urgency::Urgency;
 use super::watch::{Stall, Watch};
+use crate::platform::Instant;
 use crate::platform::barrier::Kind;
 use crate::platform::cancel::CancelDisabled;
 use crate::thread;
@@ -16,7 +17,7 @@ use crate::thread::record::Record;
 use crate::thread::registry::{REGISTRIES, Registry};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) struct GracePeriods {
     pub(crate) id: DomainId,

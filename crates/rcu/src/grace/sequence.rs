@@ -33,6 +33,7 @@
 
 use super::engine::{Attempt, GraceEngine};
 use super::stats::GraceStats;
+use crate::platform::Instant;
 use crate::platform::cancel::CancelDisabled;
 use crate::platform::event::Event;
 #[cfg(not(loom))]
@@ -42,7 +43,6 @@ use crate::platform::sync::{AtomicU64, Ordering, const_unless_loom, fence};
 use crate::platform::sys;
 #[cfg(not(loom))]
 use crate::thread::{self, Bound};
-use std::time::Instant;
 
 /// How long threads wait for a bound leader before they unbind it.
 #[cfg(not(loom))]

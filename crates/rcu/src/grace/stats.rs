@@ -2,12 +2,11 @@
 //! Counters of a domain, cheap enough to stay on: written by leaders of grace periods and by
 //! workers, never on a read side's fast path.
 
+#[cfg(not(loom))]
 use crate::platform::sync::AtomicU64;
 #[cfg(not(loom))]
 use crate::platform::sync::Ordering;
 use std::time::Duration;
-#[cfg(not(loom))]
-use std::time::Instant;
 
 /// Buckets of [`Latency`]: four per power of two, from 1 ns to beyond an hour.
 pub const BUCKETS: usize = 4 * 42;
@@ -53,9 +52,10 @@ impl GraceStats {
     }
 
     #[cfg(not(loom))]
-    pub(crate) fn start(&self) -> Instant {
-        self.since.store(uptime().as_nanos() as u64, Ordering::Relaxed);
-        Instant::now()
+    pub(crate) fn start(&self) -> Duration {
+        let now = uptime();
+        self.since.store(now.as_nanos() as u64, Ordering::Relaxed);
+        now
     }
 
     /// Whether the next grace period is likely to be quick: nobody is inside a plain section for
@@ -68,8 +68,8 @@ impl GraceStats {
     }
 
     #[cfg(not(loom))]
-    pub(crate) fn end(&self, start: Instant, done: bool) {
-        let time = start.elapsed();
+    pub(crate) fn end(&self, start: Duration, done: bool) {
+        let time = uptime().saturating_sub(start);
         if !done || time > QUICK {
             self.slow.fetch_add(1, Ordering::Relaxed);
         } else {

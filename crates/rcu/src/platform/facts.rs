@@ -337,7 +337,7 @@ mod tests {
         ensure();
         let status = in_child(&|| {
             RESTARTABLE.store(TESTING, Ordering::Relaxed);
-            let start = std::time::Instant::now();
+            let start = crate::platform::Instant::now();
             static RESULT: AtomicU32 = AtomicU32::new(UNTESTED);
             let run = || RESULT.store(selftest::restartable() as u32, Ordering::Relaxed);
             let waiter =

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A mutual-exclusion lock that the child of a fork can make free.
 
+use super::Instant;
 use super::sync::{AtomicU32, Ordering, wait, wake_some};
 use std::time::Duration;
 
@@ -37,15 +38,12 @@ impl Lock {
         if self.try_lock() {
             return true;
         }
-        let end = timeout.map(|t| std::time::Instant::now() + t);
+        let end = timeout.map(|t| Instant::now() + t);
         while self.0.swap(CONTENDED, Ordering::Acquire) != FREE {
-            let left = match end {
-                None => None,
-                Some(end) => match end.checked_duration_since(std::time::Instant::now()) {
-                    Some(left) if !left.is_zero() => Some(left),
-                    _ => return false,
-                },
-            };
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return false;
+            }
             wait(&self.0, CONTENDED, left);
         }
         true

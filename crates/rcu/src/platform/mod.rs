@@ -31,3 +31,8 @@ pub(crate) mod rseq;
 pub(crate) mod start;
 #[cfg(not(loom))]
 pub(crate) mod sys;
+
+#[cfg(loom)]
+pub(crate) use std::time::Instant;
+#[cfg(not(loom))]
+pub(crate) use sys::Instant;

@@ -9,12 +9,13 @@
 
 use super::spin_detector::{DETECTOR, now};
 use super::{Reached, Rounds};
+use crate::platform::Instant;
 use crate::platform::fork::{self, Handlers, Part};
 use crate::platform::lock::Lock;
 use crate::platform::{barrier, facts, sys};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long visits are waited for: longer than a time slice of a hypervisor and one of a guest.
 const LONGEST: Duration = Duration::from_millis(100);

@@ -30,11 +30,12 @@ use crate::grace::heavy;
 use crate::grace::urgency::Urgency;
 
 use crate::grace::watch::{LeaderWait, Watch};
+use crate::platform::Instant;
 use crate::platform::barrier::Kind;
 use crate::thread::registry::Registry;
 #[cfg(not(loom))]
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// An engine's input for one grace period.
 pub(crate) struct Attempt<'a> {

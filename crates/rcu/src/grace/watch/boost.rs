@@ -34,11 +34,12 @@
 //! real-time. A better nice value or a shorter slice changes a laggard's share, not its turn.
 //! Moving laggards to the leader's CPU moves the queue.
 
+use crate::platform::Instant;
 use crate::platform::sys;
 use crate::thread::record::Record;
 use crate::thread::registry::Registry;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a reader may be at real-time priority, on average.
 const EACH: Duration = Duration::from_micros(200);

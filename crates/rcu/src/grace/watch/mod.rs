@@ -53,8 +53,8 @@ pub(crate) use watcher::Watch;
 #[cfg(loom)]
 pub(crate) struct Watch;
 
+use crate::platform::Instant;
 use crate::thread::registry::Registry;
-use std::time::Instant;
 
 /// A leader's wait.
 #[cfg_attr(loom, allow(dead_code))]

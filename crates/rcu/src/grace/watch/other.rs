@@ -2,9 +2,9 @@
 //! Systems other than Linux: no priorities, no stacks and no names for readers that stall.
 
 pub(crate) mod boost {
+    use crate::platform::Instant;
     use crate::thread::registry::Registry;
     use std::sync::atomic::AtomicU64;
-    use std::time::Instant;
 
     #[derive(Default)]
     pub(crate) struct Boost {

@@ -13,11 +13,12 @@
 //! late answer overwrites nothing.
 
 use crate::error::Error;
+use crate::platform::Instant;
 use crate::platform::fork::{self, Handlers, Part};
 use crate::platform::lock::Lock;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Frames of one stack.
 const DEPTH: usize = 64;

@@ -11,11 +11,37 @@ pub(super) fn timespec(time: Duration) -> libc::timespec {
     }
 }
 
+/// A moment of the kernel's monotonic clock. The standard library's `Instant` asks `clock_gettime`,
+/// which programs and preloaded libraries replace: with a clock that stands still, no wait with a
+/// time limit would end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Instant(Duration);
+
+impl Instant {
+    pub(crate) fn now() -> Instant {
+        Instant(monotonic())
+    }
+
+    /// Zero if `earlier` is the later moment.
+    pub(crate) fn saturating_duration_since(self, earlier: Instant) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    pub(crate) fn elapsed(self) -> Duration {
+        Instant::now().saturating_duration_since(self)
+    }
+}
+
+impl std::ops::Add<Duration> for Instant {
+    type Output = Instant;
+
+    fn add(self, time: Duration) -> Instant {
+        Instant(self.0.saturating_add(time))
+    }
+}
+
 pub(crate) fn monotonic() -> Duration {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is valid for the write.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    Duration::from_nanos(clock(libc::CLOCK_MONOTONIC).unwrap_or(0))
 }
 
 /// Nanoseconds since boot, time asleep included: the clock that the kernel stamps the start of
@@ -42,6 +68,10 @@ pub(crate) fn own_cpu_time() -> Duration {
 fn clock(id: libc::clockid_t) -> Option<u64> {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is valid for the write.
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    let result = unsafe { libc::syscall(libc::SYS_clock_gettime, id, &raw mut now) };
+    // SAFETY: as above.
+    #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
     let result = unsafe { libc::clock_gettime(id, &mut now) };
     (result == 0).then(|| now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }

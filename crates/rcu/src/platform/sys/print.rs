@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Standard error, and the end of the process.
 
-use super::{PipeSignalBlocked, errno, sleep};
-use std::time::{Duration, Instant};
+use super::{Instant, PipeSignalBlocked, errno, sleep};
+use std::time::Duration;
 
 /// Prints to standard error, without a lock that another thread may hold. Text that a full pipe or
 /// terminal does not take within a second is lost: the caller leads a grace period, and there may
