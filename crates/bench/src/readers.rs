@@ -8,9 +8,9 @@
 
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::peer::{Peer, Writer};
+use crate::peer::{Peer, Reader, Writer};
 use crate::subject::Kind;
-use crate::table::Table;
+use crate::table::{Table, next_seed};
 use crate::threads::{self, Gate, Last};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
@@ -32,6 +32,21 @@ pub enum Work {
     Searches,
     Gets,
     Walks,
+    /// Replacements of random keys: each reader is a writer, of a structure that takes several.
+    Replacements,
+}
+
+/// A writer in a reader's place.
+struct Replacing<'a>(Box<dyn Writer + 'a>, &'a Table);
+
+impl Reader for Replacing<'_> {
+    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
+        for _ in 0..n {
+            *seed = next_seed(*seed);
+            self.0.replace(self.1.key(*seed));
+        }
+        0
+    }
 }
 
 /// The work of the readers in the measured phase.
@@ -222,7 +237,10 @@ fn read(
     (start, warm): (&Gate, &AtomicUsize),
     phase: &AtomicU32,
 ) -> Totals {
-    let mut reader = peer.reader(table);
+    let mut reader = match work {
+        Work::Replacements => Box::new(Replacing(peer.writer(table), table)),
+        _ => peer.reader(table),
+    };
     let mut seed = index * 7919 + 1;
     let (mut totals, mut began, mut measuring) = (Totals::default(), 0, false);
     // Walks are long: as many nodes per batch as lookups.
@@ -241,7 +259,7 @@ fn read(
             _ => {}
         }
         let (bad, done) = match work {
-            Work::Lookups => (reader.lookups(&mut seed, BATCH), BATCH),
+            Work::Lookups | Work::Replacements => (reader.lookups(&mut seed, BATCH), BATCH),
             Work::Searches => (reader.lookups(&mut seed, 1), 1),
             Work::Gets => (reader.gets(BATCH), BATCH),
             Work::Walks => (reader.walks(walks), walks),

@@ -41,6 +41,7 @@ pub enum Kind {
     C(Side),
     Urcu(Flavor),
     Crossbeam,
+    Sdd,
     Seize,
     /// seize with batches that end only when they are flushed: `peer/seize.rs`.
     SeizeFlushed,
@@ -86,7 +87,7 @@ pub enum Class {
 
 impl Kind {
     /// All, in the order of the tables.
-    pub const ALL: [Kind; 16] = [
+    pub const ALL: [Kind; 17] = [
         Kind::Restart,
         Kind::Protect,
         Kind::Plain,
@@ -96,6 +97,7 @@ impl Kind {
         Kind::Urcu(Flavor::Qsbr),
         Kind::Urcu(Flavor::Bp),
         Kind::Crossbeam,
+        Kind::Sdd,
         Kind::Seize,
         Kind::Haphazard,
         Kind::ArcSwap,
@@ -187,6 +189,7 @@ impl Kind {
             Kind::Urcu(Flavor::Qsbr) => "urcu qsbr",
             Kind::Urcu(Flavor::Bp) => "urcu bp",
             Kind::Crossbeam => "crossbeam",
+            Kind::Sdd => "sdd",
             Kind::Seize | Kind::SeizeFlushed => "seize",
             Kind::Haphazard => "haphazard",
             Kind::ArcSwap => "arc-swap",
@@ -255,6 +258,7 @@ impl Kind {
             Kind::Scc => Some("scc"),
             Kind::DashMap => Some("dashmap"),
             Kind::Crossbeam | Kind::SkipMap => Some("crossbeam"),
+            Kind::Sdd => Some("sdd"),
             Kind::Seize | Kind::SeizeFlushed => Some("seize"),
             Kind::Haphazard => Some("haphazard"),
             Kind::ArcSwap | Kind::ArcSwapCache => Some("arc-swap"),
@@ -265,9 +269,10 @@ impl Kind {
 }
 
 /// The families of peers that `--against` takes.
-pub const FAMILIES: [&str; 10] = [
+pub const FAMILIES: [&str; 11] = [
     "urcu",
     "crossbeam",
+    "sdd",
     "seize",
     "haphazard",
     "hp-brcu",

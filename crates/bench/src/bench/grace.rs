@@ -4,9 +4,9 @@
 //!
 //! Readers look up random keys without a pause, more of them than there are CPUs. A writer replaces
 //! a node, waits for the grace period, frees the node, and rests for a millisecond. Where a subject
-//! has no call that waits (crossbeam, seize), the time until the node is freed is taken, with the
-//! writer flushing at once and then every 50 us; haphazard likewise. For a reader-writer lock it is
-//! the time to get the lock.
+//! has no call that waits (crossbeam, sdd, seize), the time until the node is freed is taken, with
+//! the writer flushing at once and then every 50 us; haphazard likewise. For a reader-writer lock
+//! it is the time to get the lock.
 //!
 //! **update**: in samples of its own, how long the writer takes to replace a node and hand the old
 //! one over (`call_rcu`, or the subject's like; for a lock: to get it, replace, free) without
@@ -118,7 +118,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         }
     }
     let mut notes = vec![
-        "time from unlinking a node to being allowed to free it. crossbeam, seize, haphazard: until it is freed. rwlock: until the lock is held".into(),
+        "time from unlinking a node to being allowed to free it. crossbeam, sdd, seize, haphazard: until it is freed. rwlock: until the lock is held".into(),
         "update: replacing a node and handing the old one over, without waiting; rwlock: with the lock, which readers hold".into(),
         "ratios are to the best peer that has grace periods: haphazard and the locks are shown beside them".into(),
         "mean, p50, p99, max and samples of all rounds together; below them the smallest and largest of the rounds".into(),

@@ -4,7 +4,8 @@
 //!
 //! - **lookup**: a random one of 4096 keys; one thread alone, then several beside a writer that
 //!   replaces 1000 values a second (CPU time per lookup).
-//! - **replace**: one thread alone gives a random key a new value.
+//! - **replace**: one thread alone gives a random key a new value; then several do, and what they
+//!   do in all is counted.
 //! - **insert and remove**: one thread alone, a key that is not among the 4096; both together.
 //! - **growing**: one thread fills a new map with 65,536 keys; time per key, all growth included.
 //! - **lookup, growing**: one thread's lookups of the 4096 keys while another does that, from 4096
@@ -14,11 +15,11 @@
 //! read side there is, in a table of the benchmark's own (1024 chains of four) stands beside them:
 //! it is a table without a user's types, growth or several writers.
 
-use super::{Crowds, Prepared, alone, column, reader_alone};
+use super::{Crowds, Prepared, alone, column, reader_alone, thread_label};
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::readers::{self, Work};
-use crate::result::{Recorder, Unit};
+use crate::result::{Column, Recorder, Unit};
 use crate::schedule::Job;
 use crate::subject::{Class, Flavor, Kind, choose};
 use crate::table::{KEYS, Node, Table, next_seed};
@@ -45,6 +46,11 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let crowds =
         Crowds { title: "lookup", first: columns.len(), work: Work::Lookups, table, parts: 1 };
     columns.extend(crowds.columns(options));
+    let together = columns.len();
+    columns.extend(options.readers.iter().map(|&n| Column {
+        more_is_better: true,
+        ..column(format!("replace, {}", thread_label(n)), Unit::MegaPerSecond)
+    }));
     let mut recorder = Recorder::new(columns);
     let mut rows = vec![];
     for kind in choose(&Kind::MAPS, &options.against)? {
@@ -69,7 +75,16 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             }));
         }
     }
-    let crowds = crowds.jobs(options, rows.iter().map(|&(kind, _, row)| (kind, row)));
+    let mut crowds = crowds.jobs(options, rows.iter().map(|&(kind, _, row)| (kind, row)));
+    let several: Vec<_> = rows.iter().filter(|row| row.1 == MEASURES.len()).copied().collect();
+    for (column, &n) in (together..).zip(&options.readers) {
+        for &(kind, _, row) in &several {
+            let what = format!("replace, {}, {}", thread_label(n), kind.name());
+            crowds.push(Job::figure(what, 2.0, (row, column), move |length| {
+                replace_together(kind, n, length, options)
+            }));
+        }
+    }
     let notes = vec![
         format!("{KEYS} keys and values of 64 bits, one hash function for all hash maps; with readers: CPU time per lookup beside a writer that replaces 1000 values/s"),
         format!("growing: from nothing to {MORE} keys; lookup, growing: by one thread, while another adds {MORE} keys to the {KEYS}"),
@@ -106,6 +121,25 @@ fn replace(kind: Kind, length: Duration, _: &Options) -> Result<f64> {
         })
     })?;
     Ok(time)
+}
+
+/// Replacements of all threads in a microsecond.
+fn replace_together(
+    kind: Kind,
+    threads: usize,
+    length: Duration,
+    options: &Options,
+) -> Result<f64> {
+    let work = Work::Replacements;
+    let (time, totals) = readers::run(kind, &table(), threads, work, |_| {
+        let start = Instant::now();
+        while start.elapsed() < length {
+            options.check()?;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(start.elapsed())
+    })?;
+    Ok(totals.operations as f64 / time.as_nanos() as f64 * 1e3)
 }
 
 fn insert_and_remove(kind: Kind, length: Duration, _: &Options) -> Result<f64> {

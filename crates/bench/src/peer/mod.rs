@@ -9,7 +9,7 @@ mod arc_swap;
 mod brcu;
 mod c;
 mod cell;
-mod crossbeam;
+mod epoch;
 mod floor;
 mod haphazard;
 mod headers;
@@ -112,7 +112,8 @@ pub fn make(kind: Kind) -> Box<dyn Peer> {
         Kind::Urcu(_) => unreachable!("subject::choose leaves out what is not compiled in"),
         Kind::Traverse => Box::<traversal::Traverse>::default(),
         Kind::Brcu => Box::<brcu::Brcu>::default(),
-        Kind::Crossbeam => Box::new(crossbeam::Crossbeam),
+        Kind::Crossbeam => Box::<epoch::Epochs<epoch::Crossbeam>>::default(),
+        Kind::Sdd => Box::<epoch::Epochs<epoch::Sdd>>::default(),
         Kind::Seize => Box::<seize::Seize>::default(),
         Kind::SeizeFlushed => Box::new(seize::Seize::flushed()),
         Kind::Haphazard => Box::new(haphazard::Haphazard),

@@ -150,9 +150,12 @@ const CELL: Measure = Measure::of(Bench::Cell).beside(leaving);
 const LIST: Measure = Measure::of(Bench::List).beside(leaving);
 const MAP: Measure = Measure::of(Bench::Map).group("maps").beside(leaving);
 const IDS: Measure = MAP.group("objects by number");
+/// The peer that takes no locks: docs/bench.md.
+const PAPAYA: Of = Of::Peer("papaya");
+const UPDATE: Goal = Goal::Times(1.2, PAPAYA);
 const DCACHE: Measure = Measure::of(Bench::Dcache);
 
-static STRUCTURES: [Measure; 20] = [
+static STRUCTURES: [Measure; 21] = [
     CELL.line("Cell load, copied", "load", "Cell, copied").goals(&[Goal::Most(3.0)]),
     CELL.line("Cell load, copied, {}", "load, ", "Cell, copied").goals(&[Goal::Most(3.0)]),
     CELL.line("Cell load, protected", "load", "Cell, protected")
@@ -171,9 +174,10 @@ static STRUCTURES: [Measure; 20] = [
     MAP.line("Map lookup, protected", "lookup", "Map, protected"),
     MAP.line("Map lookup, plain", "lookup", "Map, plain"),
     MAP.line("Map lookup, QSBR", "lookup", "Map, QSBR").beside(any),
-    MAP.line("Map, replace", "replace", "Map, plain"),
-    MAP.line("Map, insert and remove", "insert and remove", "Map, plain"),
-    MAP.line("Map, growing, per key", "growing, per key", "Map, plain"),
+    MAP.line("Map, replace", "replace", "Map, plain").goals(&[UPDATE]),
+    MAP.line("Map, replace, {}", "replace, ", "Map, plain").goals(&[Goal::Times(1.0, PAPAYA)]),
+    MAP.line("Map, insert and remove", "insert and remove", "Map, plain").goals(&[UPDATE]),
+    MAP.line("Map, growing, per key", "growing, per key", "Map, plain").goals(&[UPDATE]),
     IDS.line("IdTable lookup, protected", "lookup", "IdTable, protected"),
     DCACHE.line("dcache, CPU per iteration, {}", "CPU per iteration", "Restart, restartable"),
     DCACHE.line("dcache, iteration, {}", "iteration", "Restart, restartable"),
@@ -218,6 +222,7 @@ impl Measure {
             return (title == self.column).then_some("");
         }
         let number = title.strip_prefix(self.column)?;
-        (number.ends_with(" reader") || number.ends_with(" readers")).then_some(number)
+        let unit = [" reader", " readers", " thread", " threads"];
+        unit.iter().any(|unit| number.ends_with(unit)).then_some(number)
     }
 }
