@@ -2,7 +2,6 @@
 //! Counters of a domain, cheap enough to stay on: written by leaders of grace periods and by
 //! workers, never on a read side's fast path.
 
-#[cfg(not(loom))]
 use crate::platform::sync::AtomicU64;
 #[cfg(not(loom))]
 use crate::platform::sync::Ordering;
