@@ -1,5 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The functions that lie in the section, one per lookup, and the calls of them.
+//!
+//! # What a lookup costs
+//! A hash lookup in a section of its own executes these instructions more than one between two
+//! quiescent states of QSBR, where a section is nothing:
+//!
+//! ```text
+//! cmp  [thread.stack], IDLE; jne        may it begin at once?
+//! mov  rdx, [thread.cs]                 where to arm
+//! mov  rdi, ...; mov rcx, ...           the words of the lookup
+//! mov  [thread.stack], rsp              for the abort handler: the section may change these
+//! mov  [thread.saved], rbx, rbp, r13, r14
+//! call
+//! lea  rax, descriptor; mov [rdx], rax  arm
+//! ret
+//! test r12, r12; je                     was it aborted?
+//! mov  rcx, [thread.cs]; mov [rcx], 0   disarm
+//! mov  [thread.stack], IDLE             a signal handler may use `saved`
+//! ```
+//!
+//! and the caller reloads what it had in the other registers. Half of them would remain at best:
+//! the compiler uses rsp, rbx and rbp as it likes, the code has to lie in the section, and the
+//! abort has to be seen. Tried, without gain:
+//! - to stay armed after a lookup, and to test the field inside: one load and two stores less, one
+//!   branch more;
+//! - to prefetch the first nodes: wrong guesses of branches have fetched them already.
+//!
+//! Several lookups in one section share the cost: a [`Lookup`] may return an array. A lookup waits
+//! for branches that the processor could not predict. After each it fetches anew, so instructions
+//! count, and stores do not.
 
 use super::arch::{abort_unless_optimized, arm, enter};
 use super::argument::{Argument, Output, Register, in_registers};

@@ -17,10 +17,17 @@
 //! > **Invariant.** When the membarrier's rseq command has returned, no thread will execute another
 //! > instruction of a restartable section that was armed before the command was called.
 //!
-//! A thread that runs inside gets the interrupt and leaves the kernel at the abort handler. A
-//! thread that is off its CPU was preempted, and leaves the kernel there too. A thread that was
-//! arming is inside after its store. A thread that had just left is done, and its result (a copied
-//! value, or a filled slot: `slots.rs`) is visible to the caller.
+//! A thread can be
+//! - running inside: the interrupt arrives between two instructions. On the way back to user mode
+//!   the kernel finds an armed descriptor and sends the thread to the abort handler.
+//! - off its CPU, inside: the kernel marks a preempted thread, and the same check precedes its next
+//!   instruction in user mode.
+//! - arming: the store is one instruction. Before it nothing has been loaded through the section.
+//!   After it: the first case.
+//! - just outside: the thread has no pointer any more, only a result (a copied value, or a filled
+//!   slot: `slots.rs`). The interrupt has made the result visible to the caller of the membarrier.
+//! - in a signal handler: delivery aborts the interrupted section. The handler's lookups are
+//!   sections of their own.
 //!
 //! # What must not reach inside
 //! Tools that execute the section's instructions elsewhere: a uprobe (`perf probe`) or a debugger's
