@@ -11,7 +11,7 @@
 //! | [`process`], [`experiments`] | child processes; from a request to a plan |
 //! | [`watcher`], [`scheduler`], [`images`] | watching guests and scheduling them, from outside; kernels, QEMU, initramfs |
 //! | `ebpf_watcher`, `host_scheduler` | both, by crates `watch` and `guard` |
-//! | [`costs`], [`sleeper`] | what a switch, an exit, an interrupt cost; a thread of the host that sleeps |
+//! | [`costs`] | what a switch, an exit, an interrupt cost |
 //! | [`record`], [`vm`] | the records of a run; one virtual machine |
 //! | [`calibrate`] | measures the costs |
 //! | [`recorder`], [`execute`], [`report`] | `raw.jsonl`; a plan on this machine; tables, summaries |
@@ -48,7 +48,6 @@ pub mod run;
 pub mod scheduler;
 pub mod search;
 pub mod signals;
-pub mod sleeper;
 pub mod soak;
 mod unit;
 pub mod vm;

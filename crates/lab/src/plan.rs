@@ -9,11 +9,8 @@ use crate::policy::Policy;
 use reprieve_init::protocol::{Measure, Workload};
 use serde::{Deserialize, Serialize};
 
-/// Bumped when a stored plan or record changes meaning. 2: wake-ups have records of their own.
+/// Bumped when a stored plan or record changes meaning.
 pub const SCHEMA: u32 = 2;
-
-/// The oldest that reports can be made from.
-pub const OLDEST_SCHEMA: u32 = 1;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -34,12 +31,6 @@ pub struct Plan {
     pub subject: VmPlan,
     /// The other VMs: paused in the baseline, running under overcommit.
     pub competitors: Vec<VmPlan>,
-    /// All VMs are entitled to the same share of the CPUs, and want more than that.
-    #[serde(default)]
-    pub fair: bool,
-    /// A thread of the VMs' host sleeps and runs beside them, and how late it wakes is measured.
-    #[serde(default)]
-    pub interactive: bool,
     /// How often per second the watcher samples what grace periods wait for; 0: never.
     #[serde(default)]
     pub sample_waits: u32,

@@ -2,7 +2,7 @@
 //! The records of a run: `raw.jsonl` has one [`Record`] per line, in the order of time.
 //!
 //! The first record is [`Record::Run`], the last [`Record::End`]; a file without `End` is that of a
-//! run that died. All samples and wake-ups lie between the [`Record::PhaseStart`] and
+//! run that died. All samples lie between the [`Record::PhaseStart`] and
 //! [`Record::PhaseEnd`] of their phase.
 
 use crate::costs::Costs;
@@ -53,12 +53,6 @@ pub enum Record {
         phase: u32,
         #[serde(flatten)]
         sample: Sample,
-    },
-    /// How late the host's thread woke from some of its sleeps, in their order, before the end of
-    /// the phase: in pieces, since a lab host sends a record as one line of limited length.
-    Wakeups {
-        phase: u32,
-        ns: Vec<u64>,
     },
     PhaseEnd {
         phase: u32,
@@ -132,9 +126,6 @@ pub struct HostPhase {
     /// the run, or stolen. `None` where it is not known.
     #[serde(default)]
     pub other_busy: Option<f64>,
-    /// In records of schema 1: all of the phase's [`Record::Wakeups`].
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub wakeups_ns: Vec<u64>,
     /// The policy's report about itself by the end of the phase, since it was put into
     /// force, if it makes one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

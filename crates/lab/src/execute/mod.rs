@@ -32,7 +32,6 @@ use crate::process::Cancel;
 use crate::progress::Progress;
 use crate::record::{BOOTED_AGAIN, Death, HostInfo, HostPhase, Record};
 use crate::scheduler::{Scheduler, Target};
-use crate::sleeper::Sleeper;
 use crate::vm::cgroup::Cgroups;
 use crate::vm::{Accel, Config, Vm, retry::Attempts};
 use crate::watcher::Watcher;
@@ -42,9 +41,6 @@ use reprieve_init::protocol::{Command, Event, PhaseResult};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
-
-/// Wake-ups of a record.
-const WAKEUPS: usize = 1_000;
 
 /// How often all VMs are booted after one has died.
 const TRIES: u32 = 3;
@@ -540,8 +536,8 @@ impl Warm<'_, '_> {
     fn measure(mut self) -> Result<(), Lost> {
         while let Some(next) = self.run.next_phase() {
             let NextPhase { phase, scenario, .. } = next;
-            let (mut began, mut wakeups_ns) = (None, Vec::new());
-            let observed = self.observe(next, &mut began, &mut wakeups_ns);
+            let mut began = None;
+            let observed = self.observe(next, &mut began);
             let (result, host) = observed.map_err(|error| match began {
                 Some(began) => Lost { at: At::Phase(Instant::elapsed(&began)), error },
                 None => error.into(),
@@ -549,7 +545,6 @@ impl Warm<'_, '_> {
             if scenario == Scenario::Overcommit {
                 self.run.check(&mut self.vms.competitors, self.run.plan.phase_ms)?;
             }
-            wakeups(phase, &wakeups_ns).try_for_each(&mut *self.run.sink)?;
             self.run.end_phase(phase, result, host)?;
         }
         self.force.end()?;
@@ -559,12 +554,11 @@ impl Warm<'_, '_> {
         Ok(())
     }
 
-    /// `began`: when the load did; `wakeups_ns`: those of the host's thread.
+    /// `began`: when the load did.
     fn observe(
         &mut self,
         next: NextPhase,
         began: &mut Option<Instant>,
-        wakeups_ns: &mut Vec<u64>,
     ) -> Result<(PhaseResult, HostPhase)> {
         let NextPhase { phase, variant, scenario, .. } = next;
         let (plan, context) = (self.run.plan, self.run.context);
@@ -585,7 +579,7 @@ impl Warm<'_, '_> {
         }
         context.cancel.sleep(SETTLE)?;
         let sched = SchedReader::new(place, subjects, competitors);
-        let (mut before, mut after, mut sleeper) = (None, None, None);
+        let (mut before, mut after) = (None, None);
         let (sink, watch) = (&mut self.run.sink, &mut self.watch);
         let command = Command::Phase { phase, duration_ms: plan.phase_ms };
         let limit = phase_limit(length);
@@ -596,14 +590,10 @@ impl Warm<'_, '_> {
                     before = Some(sched.read());
                     *began = Some(Instant::now());
                     watch.begin();
-                    sleeper = plan.interactive.then(Sleeper::start).transpose()?;
                 }
                 Event::LoadStopped { .. } => {
                     after = Some(sched.read());
                     watch.end();
-                    if let Some(sleeper) = sleeper.take() {
-                        *wakeups_ns = sleeper.end()?;
-                    }
                     // The guest still has to send its samples; nothing must delay that.
                     pause_all(competitors)?;
                 }
@@ -681,10 +671,6 @@ fn schedule(plan: &Plan) -> Vec<(u32, usize, Scenario)> {
     phases
 }
 
-fn wakeups(phase: u32, ns: &[u64]) -> impl Iterator<Item = Record> {
-    ns.chunks(WAKEUPS).map(move |ns| Record::Wakeups { phase, ns: ns.to_vec() })
-}
-
 fn pause_all(vms: &mut [Vm]) -> Result<()> {
     vms.iter_mut().try_for_each(Vm::pause)
 }
@@ -699,12 +685,10 @@ fn phase_limit(length: Duration) -> Duration {
 mod tests {
     use super::*;
     use crate::experiments;
-    use crate::host::Message;
     use crate::images::Qemu;
     use crate::plan::Variant;
     use crate::progress::Silent;
     use crate::scheduler::InForce;
-    use reprieve_init::protocol::OUTPUT_MAX;
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
 
@@ -824,20 +808,5 @@ mod tests {
         let [one, ten] = [1, 10].map(|s| length(&plan, Duration::from_secs(s)));
         // A boot, and loading the policy.
         assert_eq!(ten - one, Duration::from_secs(9) * (1 + LOADS));
-    }
-
-    #[test]
-    fn wake_ups_of_a_long_phase_come_in_lines_that_a_lab_host_sends_whole() {
-        // More than the sleeps of an hour, as late as can be.
-        let late = vec![u64::MAX; 1_000_001];
-        let mut all = vec![];
-        for record in wakeups(3, &late) {
-            let message = Message::Record { record: Box::new(record.clone()) };
-            assert!(serde_json::to_string(&message).unwrap().len() < OUTPUT_MAX);
-            let Record::Wakeups { phase: 3, ns } = record else { panic!("{record:?}") };
-            all.extend(ns);
-        }
-        assert!(all == late);
-        assert_eq!(wakeups(3, &[]).count(), 0);
     }
 }

@@ -136,7 +136,6 @@ impl SchedReading {
             outside: None,
             policy: None,
             other_busy: None,
-            wakeups_ns: vec![],
         }
     }
 }

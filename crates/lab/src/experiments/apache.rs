@@ -14,7 +14,7 @@ pub const APACHE: Experiment = Experiment {
     competition: "three hog VMs",
     source: "[ECS], MOSBENCH",
     vms,
-    ..Experiment::NONE
+    callback_probe_hz: 0,
 };
 
 fn vms(size: &Size, options: &Options) -> Vms {

@@ -14,7 +14,7 @@ pub const ASYM: Experiment = Experiment {
     competition: "three hog VMs, all on the CPU of vCPU 0",
     source: "ours",
     vms,
-    ..Experiment::NONE
+    callback_probe_hz: 0,
 };
 
 fn vms(size: &Size, options: &Options) -> Vms {

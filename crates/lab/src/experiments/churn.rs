@@ -10,7 +10,7 @@ pub const CHURN: Experiment = Experiment {
     competition: "three hog VMs",
     source: "ours",
     vms,
-    ..Experiment::NONE
+    callback_probe_hz: 0,
 };
 
 fn vms(size: &Size, options: &Options) -> Vms {

@@ -12,7 +12,7 @@ pub const CLONE: Experiment = Experiment {
     competition: "CPU hogs on half of the CPUs",
     source: "[RP] experiment 2",
     vms,
-    ..Experiment::NONE
+    callback_probe_hz: 0,
 };
 
 fn vms(size: &Size, options: &Options) -> Vms {

@@ -19,7 +19,7 @@ pub const CROWD: Experiment = Experiment {
     competition: "seven hog VMs, and two bursty VMs of 8 vCPUs",
     source: "ours",
     vms,
-    ..Experiment::NONE
+    callback_probe_hz: 0,
 };
 
 fn vms(size: &Size, options: &Options) -> Vms {

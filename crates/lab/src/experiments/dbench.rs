@@ -12,7 +12,6 @@ pub const DBENCH: Experiment = Experiment {
     source: "[IPC] figure 7",
     vms,
     callback_probe_hz: 100,
-    ..Experiment::NONE
 };
 
 fn vms(size: &Size, options: &Options) -> Vms {

@@ -4,8 +4,7 @@
 //! tells the program which vCPUs are preempted.
 //!
 //! The experiment measures preemptions of vCPUs inside such sections, seen from outside at context
-//! switches, whoever schedules; whether the VM gets more CPU time for announcing; and what the
-//! program was answered.
+//! switches, whoever schedules, and what the program was answered.
 
 use super::guests::{hogs, vm};
 use super::{Experiment, Options, Size, Vms};
@@ -24,8 +23,7 @@ pub const GUEST_THREADS: Experiment = Experiment {
     competition: "3 VMs that never stop computing",
     source: "[ECS] from user space of a guest",
     vms,
-    fair: true,
-    ..Experiment::NONE
+    callback_probe_hz: 0,
 };
 
 fn vms(size: &Size, _: &Options) -> Vms {

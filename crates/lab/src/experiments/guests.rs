@@ -3,7 +3,7 @@
 
 use super::{Options, Size};
 use crate::plan::{CpuControl, VmPlan};
-use reprieve_init::protocol::{Held, Hold, Workload};
+use reprieve_init::protocol::Workload;
 
 /// Files per Postmark instance: the paper's 128 K files over 32 instances.
 const FILES: u32 = 4096;
@@ -54,15 +54,6 @@ pub fn bursty(processes: u32, seed: u64) -> Workload {
         max_sleep_ms: 200,
         seed,
     }
-}
-
-/// A VM with a vCPU per CPU of `cpus`, each in the state `held` for `hold_us` at a time, without
-/// pauses.
-pub fn holder(name: &str, cpus: &[u32], size: &Size, held: Held, hold_us: u32) -> VmPlan {
-    let vcpus = cpus.len() as u32;
-    let hold = |cpu| Hold { cpu, held, hold_us, pause_us: 0 };
-    let load = Workload::Hold { holds: (0..vcpus).map(hold).collect() };
-    vm(name, vcpus, cpus, size.small_memory(vcpus), load)
 }
 
 /// Three VMs that never stop computing, each with as many vCPUs as the guest under test: it gets

@@ -16,7 +16,7 @@ pub const LOWWEIGHT: Experiment = Experiment {
     competition: "three hog VMs of cpu.weight 100, all on the CPU of vCPU 0",
     source: "ours",
     vms,
-    ..Experiment::NONE
+    callback_probe_hz: 0,
 };
 
 fn vms(size: &Size, options: &Options) -> Vms {

@@ -10,7 +10,7 @@ pub const MEMBENCH: Experiment = Experiment {
     competition: "a Postmark VM and two bursty VMs",
     source: "[RP] experiment 1",
     vms,
-    ..Experiment::NONE
+    callback_probe_hz: 0,
 };
 
 fn vms(size: &Size, options: &Options) -> Vms {

@@ -7,16 +7,12 @@
 
 mod apache;
 mod asym;
-mod bench_grace;
 mod churn;
 mod clone;
 mod crowd;
 mod dbench;
-mod fairness;
 mod guest_threads;
 mod guests;
-mod hostile;
-mod interactive;
 mod lowweight;
 mod membench;
 mod postmark;
@@ -30,7 +26,6 @@ pub use size::{MAX_VCPUS, Machine, Size};
 
 use crate::error::{Error, Result};
 use crate::plan::VmPlan;
-use std::time::Duration;
 
 /// The guest under test and its competitors.
 pub type Vms = Result<(VmPlan, Vec<VmPlan>)>;
@@ -45,30 +40,8 @@ pub struct Experiment {
     /// The paper and section that it comes from, or `ours`.
     pub source: &'static str,
     pub vms: fn(&Size, &Options) -> Vms,
-    /// The shortest phase that answers the experiment's question, where the user gives no length.
-    pub least_phase: Duration,
-    /// Whether all VMs always want all of the CPUs and have as many vCPUs, so that each is entitled
-    /// to the same share: the report then compares.
-    pub fair: bool,
-    /// Whether the wake-ups of a thread of the host are measured, too.
-    pub interactive: bool,
     /// `call_rcu` probes per second and CPU.
     pub callback_probe_hz: u32,
-}
-
-impl Experiment {
-    /// The rest of an experiment.
-    const NONE: Experiment = Experiment {
-        name: "",
-        summary: "",
-        competition: "",
-        source: "",
-        vms: |_, _| Err(Error::Other("no VMs".into())),
-        least_phase: Duration::ZERO,
-        fair: false,
-        interactive: false,
-        callback_probe_hz: 0,
-    };
 }
 
 /// All experiments, in the order in which `lab list` shows them.
@@ -85,10 +58,6 @@ pub static ALL: &[Experiment] = &[
     quota::QUOTA_ASYM,
     crowd::CROWD,
     psearchy::PSEARCHY,
-    fairness::FAIRNESS,
-    hostile::HOSTILE,
-    interactive::INTERACTIVE,
-    bench_grace::BENCH_GRACE,
     guest_threads::GUEST_THREADS,
 ];
 

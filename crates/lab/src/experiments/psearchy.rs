@@ -20,7 +20,7 @@ pub const PSEARCHY: Experiment = Experiment {
     competition: "three hog VMs",
     source: "MOSBENCH",
     vms,
-    ..Experiment::NONE
+    callback_probe_hz: 0,
 };
 
 fn vms(size: &Size, options: &Options) -> Vms {

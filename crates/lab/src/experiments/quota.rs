@@ -13,7 +13,7 @@ pub const QUOTA: Experiment = Experiment {
     competition: "three hog VMs",
     source: "Kubernetes' CPU limits",
     vms,
-    ..Experiment::NONE
+    callback_probe_hz: 0,
 };
 
 fn vms(size: &Size, options: &Options) -> Vms {
@@ -28,7 +28,7 @@ pub const QUOTA_ASYM: Experiment = Experiment {
     competition: "three hog VMs, all on the CPU of vCPU 0",
     source: "Kubernetes' CPU limits",
     vms: asym_vms,
-    ..Experiment::NONE
+    callback_probe_hz: 0,
 };
 
 fn asym_vms(size: &Size, options: &Options) -> Vms {

@@ -141,8 +141,6 @@ impl Request {
             variants: self.variants()?,
             subject,
             competitors,
-            fair: experiment.fair,
-            interactive: experiment.interactive,
             sample_waits: self.options.sample_waits,
             seed: self.options.seed,
             command: self.command.clone(),
@@ -164,8 +162,7 @@ impl Request {
             }
         };
         short(&mut plan.warmup_ms, self.warmup.is_some(), Duration::from_secs(2));
-        let least = find(&self.experiment).map(|e| e.least_phase).unwrap_or_default();
-        short(&mut plan.phase_ms, self.phase.is_some(), Duration::from_secs(4).max(least));
+        short(&mut plan.phase_ms, self.phase.is_some(), Duration::from_secs(4));
     }
 
     /// Refuses a number of vCPUs that the experiment does not take: it has made `vcpus` of it.
@@ -308,8 +305,6 @@ pub fn calibration(guest_kernel: &str) -> Plan {
         variants: vec![variant],
         subject: guests::vm("calibration", 2, &[], 512, Workload::Idle),
         competitors: Vec::new(),
-        fair: false,
-        interactive: false,
         sample_waits: 0,
         seed: 1,
         command: "reprieve lab calibrate".into(),

@@ -294,7 +294,6 @@ mod tests {
         assert_eq!(lengths(request("churn"), 10), (2_000, 4_000));
         let given = Request { phase: Some(Duration::from_secs(30)), ..request("churn") };
         assert_eq!(lengths(given, 10), (2_000, 30_000));
-        assert_eq!(lengths(request("hostile"), 10), (2_000, 10_000));
     }
 
     #[test]

@@ -12,7 +12,6 @@ use super::{
 use crate::error::{Error, Result};
 use crate::process::Cancel;
 use crate::progress::Progress;
-use reprieve_init::protocol::REPRIEVE_ARGV;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -145,11 +144,6 @@ impl<'a> Images<'a> {
         let root = match program {
             // A kernel module; `guest` adds it, since it is built for one kernel.
             Program::Hold => return Ok(()),
-            Program::Reprieve => {
-                let (files, argv) = portable_self()?;
-                image.bytes(REPRIEVE_ARGV, argv.join("\n"), 0o644);
-                return files.iter().try_for_each(|file| image.file(&file.host, &file.inside));
-            }
             Program::Apache => tools::web(&self.cache, &self.cx)?,
             Program::Postmark | Program::Dbench => tools::programs(&self.cache, &self.cx)?,
         };

@@ -7,7 +7,7 @@
 
 use crate::costs::Costs;
 use crate::error::{Error, Result};
-use crate::plan::{OLDEST_SCHEMA, Plan, SCHEMA, Scenario};
+use crate::plan::{Plan, SCHEMA, Scenario};
 use crate::record::{BOOTED_AGAIN, Death, HostInfo, HostPhase, LOUD, Record};
 use reprieve_init::protocol::{GuestInfo, PhaseResult, Sample};
 use serde::{Deserialize, Serialize};
@@ -62,8 +62,6 @@ pub struct Phase {
     pub fragmentation: Vec<Fragmentation>,
     pub cpu: Vec<Cpu>,
     pub callbacks: Vec<Callback>,
-    /// How late the host's thread woke, each time.
-    pub wakeups_ns: Vec<u64>,
     /// `None` if the guest or the run died in this phase.
     pub end: Option<(PhaseResult, HostPhase)>,
     /// The guest died of its load in this phase, which is the phase's result.
@@ -121,7 +119,6 @@ impl Phase {
             fragmentation: vec![],
             cpu: vec![],
             callbacks: vec![],
-            wakeups_ns: vec![],
             end: None,
             death: None,
         }
@@ -263,13 +260,8 @@ impl Reading {
                 Some(p) if !p.is_over() => p.add(sample),
                 _ => return Err(format!("a sample outside its phase {phase}")),
             },
-            Record::Wakeups { phase, ns } => match self.phase(phase) {
-                Some(p) if !p.is_over() => p.wakeups_ns.extend(ns),
-                _ => return Err(format!("wake-ups outside their phase {phase}")),
-            },
-            Record::PhaseEnd { phase, result, mut host } => match self.phase(phase) {
+            Record::PhaseEnd { phase, result, host } => match self.phase(phase) {
                 Some(p) if !p.is_over() => {
-                    p.wakeups_ns.append(&mut host.wakeups_ns);
                     p.end = Some((result, host));
                     let before = self.louder.remove(&phase);
                     self.keep_quieter(phase, before);
@@ -411,10 +403,9 @@ impl Lines<'_> {
         if value["record"] != "run" || !schema.is_u64() {
             return Err(self.wrong("not the start of a run's record; is this the right directory?"));
         }
-        let known = u64::from(OLDEST_SCHEMA)..=u64::from(SCHEMA);
-        if !schema.as_u64().is_some_and(|schema| known.contains(&schema)) {
+        if *schema != SCHEMA {
             return Err(self.wrong(format!(
-                "written in schema {schema}, this program reads schema {OLDEST_SCHEMA} to {SCHEMA}; use the version that made it"
+                "written in schema {schema}, this program reads schema {SCHEMA}; use the version that made it"
             )));
         }
         match serde_json::from_value(value) {

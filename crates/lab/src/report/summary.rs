@@ -163,7 +163,7 @@ pub fn summarize(run: &Run) -> Summary {
         host: run.host.clone(),
         guests: run.guests.clone(),
         costs: run.costs.clone(),
-        notices: notices(run).into_iter().chain(rows::verdicts(&variants)).collect(),
+        notices: notices(run),
         metrics: metrics.into_iter().map(|m| m.info).collect(),
         variants,
     }

@@ -72,8 +72,6 @@ pub fn plan(experiment: &str, labels: &[&str], repeat: u32) -> Plan {
         variants: labels.iter().map(variant).collect(),
         subject: vm("subject", Workload::Idle),
         competitors: vec![vm("hog", Workload::Hog { threads: 2 })],
-        fair: false,
-        interactive: false,
         sample_waits: 0,
         seed: 1,
         command: format!("reprieve lab run {experiment}"),
@@ -176,7 +174,6 @@ pub fn end(id: u32, scenario: Scenario) -> Record {
         },
         host: HostPhase {
             policy: None,
-            wakeups_ns: vec![],
             vcpu_preemptions: if over { 600 } else { 0 },
             vcpu_wait_ns: if over { 1_000_000_000 } else { 0 },
             exits: Some(Exits { all: 30_000, interrupts: if over { 9_000 } else { 3_000 } }),

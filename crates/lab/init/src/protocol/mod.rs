@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub const PORT: &str = "reprieve.lab";
 
 /// Raised with every incompatible change.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 
 /// Longest line of either side, bytes, including its end; a longer line is an error.
 pub const LINE_MAX: usize = 1 << 20;
@@ -36,9 +36,6 @@ pub const TIMEOUT_FACTOR: &str = "reprieve_timeout_factor";
 /// The same for the slice of a lab host's stock scheduler, ns, and the file that it goes to.
 pub const BASE_SLICE: &str = "reprieve_base_slice";
 pub const BASE_SLICE_FILE: &str = "/sys/kernel/debug/sched/base_slice_ns";
-
-/// In an image with the `reprieve` command: how to start it, an argument per line.
-pub const REPRIEVE_ARGV: &str = "/lib/reprieve/program/argv";
 
 /// From the lab to a guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

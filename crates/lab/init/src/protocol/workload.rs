@@ -38,10 +38,6 @@ pub enum Workload {
     /// Apache, with a process per vCPU, and wrk on as many threads, which fetches a page over
     /// `connections` connections of the loopback interface, a new one for each request.
     Apache { connections: u32 },
-    /// `reprieve` itself, with `arguments` and `--seconds` of the phase's length: one of its
-    /// benchmarks, whose `--json` becomes [`PhaseResult::figures`](super::PhaseResult::figures). It
-    /// ends by itself, somewhat after its phase.
-    Bench { arguments: Vec<String> },
     /// `threads` threads that never stop computing.
     Hog { threads: u32 },
     /// `[RP]`'s bursty processes: `min_ops..=max_ops` arithmetic operations, then
@@ -74,9 +70,6 @@ pub enum Program {
     Apache,
     /// The kernel module `reprieve_hold`.
     Hold,
-    /// The `reprieve` command with its libraries; [`REPRIEVE_ARGV`](super::REPRIEVE_ARGV) says how
-    /// to start it.
-    Reprieve,
 }
 
 impl Program {
@@ -86,7 +79,6 @@ impl Program {
             Program::Dbench => "dbench",
             Program::Apache => "apache",
             Program::Hold => "reprieve_hold",
-            Program::Reprieve => "reprieve",
         }
     }
 
@@ -102,7 +94,7 @@ impl Program {
                 "/usr/lib/apache2/modules/mod_mpm_event.so",
                 "/usr/lib/apache2/modules/mod_authz_core.so",
             ],
-            Program::Hold | Program::Reprieve => &[],
+            Program::Hold => &[],
         }
     }
 
@@ -123,7 +115,6 @@ impl Workload {
             Workload::Dbench { .. } => Some(Program::Dbench),
             Workload::Apache { .. } => Some(Program::Apache),
             Workload::Hold { .. } => Some(Program::Hold),
-            Workload::Bench { .. } => Some(Program::Reprieve),
             _ => None,
         }
     }

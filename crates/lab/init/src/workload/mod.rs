@@ -10,7 +10,6 @@
 //! To add a load: a variant of [`Workload`], a file here, and a line in [`prepare`].
 
 mod apache;
-mod bench;
 mod bursty;
 mod clone;
 pub mod cpus;
@@ -112,7 +111,6 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
         Workload::Psearchy { threads, files, seed } => psearchy::prepare(*threads, *files, *seed),
         Workload::Dbench { clients } => dbench::prepare(*clients),
         Workload::Apache { connections } => apache::prepare(*connections),
-        Workload::Bench { arguments } => bench::prepare(arguments),
         Workload::Hog { threads } => hog::prepare(*threads),
         Workload::Bursty { processes, min_ops, max_ops, min_sleep_ms, max_sleep_ms, seed } => {
             let (ops, sleep) = ((*min_ops, *max_ops), (*min_sleep_ms, *max_sleep_ms));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Threads that read a file on tmpfs from beginning to end, over and over, one per vCPU in turn.
-//! [ECS]'s test of fairness reads a file as well.
 
 use super::threads::Threads;
 use super::{Directory, Load, Operation};

@@ -4,11 +4,8 @@
 //! A new figure is one [`row`] here; every rendering (terminal, JSON) then shows
 //! it. `docs/results.md` lists the keys.
 
-mod fair;
-mod wakeups;
 mod watched;
 
-pub(super) use wakeups::verdicts;
 pub(super) use watched::notices;
 
 use super::load::{Phase, Run};
@@ -114,7 +111,6 @@ fn host_rows(run: &Run, unit: Option<String>) -> Vec<Metric> {
         let guest = run.guests.iter().rev().find(|g| g.variant == place);
         Some(guest.map_or_else(|| run.plan.subject.name.clone(), |g| g.vm.clone()))
     };
-    let subject_of = subject.clone();
     let subject_cpu = subject.clone();
     let mut rows = vec![row(HOST, "host_cpu_subject", "Host CPU, tested guest", "%", Neither, {
         move |m: &Measured| m.host_share(|p| subject_cpu(p, m.run))
@@ -150,12 +146,6 @@ fn host_rows(run: &Run, unit: Option<String>) -> Vec<Metric> {
                 Some((100.0 * p.other_busy()? * ns, ns))
             }))
         }));
-    }
-    if run.plan.interactive {
-        rows.extend(wakeups::rows());
-    }
-    if run.plan.fair {
-        rows.extend(fair::rows(run, subject_of));
     }
     rows
 }
