@@ -84,9 +84,7 @@ fn figures_worked_out_by_hand() {
         ("host_cpu.hog", 0.0, 50.0),
         ("work_per_cpu_second", 200.0, 50.0),
         ("host_other", 1.0, 1.0),
-        ("sampler_share", 1.0, 1.0),
         ("trace_rate", 500.0, 500.0),
-        ("trace_share", 0.02, 0.02),
         ("longest_gap", 25.0, 25.0),
     ] {
         let (b, o, ratio) = of(key);

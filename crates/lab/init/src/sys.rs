@@ -55,11 +55,6 @@ pub fn tick_ns() -> Option<u64> {
     Some(nanoseconds(clock_getres(ClockId::MonotonicCoarse))).filter(|ns| *ns > 0)
 }
 
-/// CPU time of the calling thread, ns.
-pub fn thread_cpu_ns() -> u64 {
-    nanoseconds(clock_gettime(ClockId::ThreadCPUTime))
-}
-
 /// Sleeps until `CLOCK_MONOTONIC` shows `deadline_ns`, through signals.
 pub fn sleep_until(deadline_ns: u64) {
     let t = Timespec {

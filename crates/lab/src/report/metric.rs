@@ -9,7 +9,7 @@ use super::load::{Phase, Run};
 use super::stats::{Bound, Bounded, Distribution};
 use crate::record::HostPhase;
 pub use reprieve_init::protocol::Better;
-use reprieve_init::protocol::{MeasureCost, PhaseResult};
+use reprieve_init::protocol::PhaseResult;
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 
@@ -112,12 +112,6 @@ impl<'a> Measured<'a> {
     /// Sum over the phases of `part`, over that of their duration, s.
     pub(super) fn per_second(&self, part: impl Fn(&PhaseResult) -> f64) -> Option<f64> {
         quotient(self.results().map(|r| (part(r), r.elapsed_ns as f64 / 1e9)))
-    }
-
-    /// `ns` of CPU time, as a percentage of the guest's CPU capacity.
-    pub(super) fn guest_share(&self, ns: impl Fn(&MeasureCost) -> f64) -> Option<f64> {
-        let vcpus = f64::from(self.run.plan.subject.vcpus);
-        quotient(self.results().map(|r| (100.0 * ns(&r.cost), r.elapsed_ns as f64 * vcpus)))
     }
 
     /// Percentage: mean of a share over the CPU samples, weighted by the time of each sample.

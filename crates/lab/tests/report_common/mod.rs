@@ -164,11 +164,9 @@ pub fn end(id: u32, scenario: Scenario) -> Record {
             unit: "pair".into(),
             figures: vec![],
             cost: MeasureCost {
-                sampler_ns: 40_000_000,
                 trace_events: 1000,
                 trace_lost: 0,
                 trace_until_ns: None,
-                trace_event_ns: 800.0,
                 longest_gap_ns: 25_000_000,
             },
         },

@@ -9,7 +9,6 @@
 //! However long the phase, a bounded number of samples is kept: when there is no more room, every
 //! other one is dropped and the interval doubled.
 
-use super::cost;
 use super::meminfo;
 use crate::sys::{self, Context, Result, now_ns};
 use std::fs::File;
@@ -30,8 +29,6 @@ pub struct Reading {
     pub free_kb: u64,
     pub slab_kb: u64,
     pub used_kb: u64,
-    /// CPU time from one reading to the next: waking up, reading, going to sleep.
-    cpu_ns: u64,
 }
 
 /// Readings at regular intervals, not more than there is room for.
@@ -39,8 +36,6 @@ struct Series {
     readings: Vec<Reading>,
     room: usize,
     interval_ns: u64,
-    /// Number of readings taken, including the dropped ones.
-    taken: u64,
 }
 
 impl Series {
@@ -50,7 +45,7 @@ impl Series {
         let room = (room.max(2) + 1) & !1;
         let mut readings = vec![Reading { time_ns: 1, ..Reading::default() }; room];
         readings.clear();
-        Series { readings, room, interval_ns, taken: 0 }
+        Series { readings, room, interval_ns }
     }
 
     fn push(&mut self, reading: Reading) {
@@ -63,7 +58,6 @@ impl Series {
             self.interval_ns = self.interval_ns.saturating_mul(2);
         }
         self.readings.push(reading);
-        self.taken += 1;
     }
 }
 
@@ -78,8 +72,6 @@ pub struct MemorySampler {
 /// The readings of a sampler.
 pub struct Readings {
     pub readings: Vec<Reading>,
-    /// The cost of sampling ([`cost::sampling_ns`]).
-    pub cpu_ns: u64,
     /// The interval at the end, if it is not the requested one.
     pub widened_to_ns: Option<u64>,
 }
@@ -100,19 +92,16 @@ impl MemorySampler {
             let mut series = Series::new(room, interval);
             let mut text = vec![1; 16 << 10];
             let _ = sys::make_realtime();
-            let mut cpu = sys::thread_cpu_ns();
             let mut due = now_ns();
             while !stopped.load(Ordering::Relaxed) {
                 let n = file.read_at(&mut text, 0).unwrap_or(0);
                 let t = now_ns();
-                let before = std::mem::replace(&mut cpu, sys::thread_cpu_ns());
                 if let Some(info) = meminfo::parse(&text[..n]) {
                     series.push(Reading {
                         time_ns: t,
                         free_kb: info.free_kb,
                         slab_kb: info.slab_kb,
                         used_kb: info.used_kb(),
-                        cpu_ns: cpu.saturating_sub(before),
                     });
                 }
                 drop(first.take());
@@ -139,9 +128,7 @@ impl MemorySampler {
 
     pub fn finish(mut self) -> Result<Readings> {
         let series = self.end().ok_or("the memory sampler died")?;
-        let each = series.readings.iter().map(|r| r.cpu_ns);
         Ok(Readings {
-            cpu_ns: cost::sampling_ns(each, series.taken),
             widened_to_ns: Some(series.interval_ns).filter(|i| *i != self.interval_ns),
             readings: series.readings,
         })
@@ -206,7 +193,7 @@ mod tests {
             t += series.interval_ns;
         }
         let times: Vec<u64> = series.readings.iter().map(|r| r.time_ns).collect();
-        assert_eq!((series.interval_ns, series.taken), (40, 10));
+        assert_eq!(series.interval_ns, 40);
         assert_eq!(times, [0, 40, 80, 120, 160, 200]);
         for _ in 0..100_000 {
             series.push(Reading::default());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Measures a guest during a phase, and the cost of measuring.
+//! Measures a guest during a phase.
 //!
 //! Measuring is prepared once, and started and stopped around each phase. Nothing is sent, printed
 //! or parsed at length during a phase: samples stay in memory, in the tracer's buffers and in the
@@ -11,7 +11,6 @@
 //! The probes of callback latency are callbacks themselves: with them, there are grace periods even
 //! if the load needs none.
 
-mod cost;
 mod cpu;
 mod fragmentation;
 mod gp;
@@ -32,7 +31,6 @@ use trace::Trace;
 pub struct Meter {
     settings: Measure,
     trace: Trace,
-    trace_event_ns: f64,
     /// Per CPU and second; 0 for none.
     probe_hz: u32,
 }
@@ -86,7 +84,6 @@ pub struct Recorded<'a> {
     meter: &'a Meter,
     memory: Readings,
     slow: Vec<SlowReading>,
-    slow_cpu_ns: u64,
     own_kb: u64,
 }
 
@@ -95,16 +92,12 @@ impl Meter {
     pub fn prepare(settings: &Measure) -> Result<(Meter, Vec<String>)> {
         let mut notices = Vec::new();
         let trace = Trace::prepare(settings.trace_kb)?;
-        let trace_event_ns = cost::trace_event_ns(&trace).unwrap_or_else(|e| {
-            notices.push(e);
-            0.0
-        });
         let mut probe_hz = settings.callback_probe_hz;
         if probe_hz > 0 && !kmod::is_loaded() {
             notices.push("no callback probes: kernel module reprieve_load is not loaded".into());
             probe_hz = 0;
         }
-        Ok((Meter { settings: settings.clone(), trace, trace_event_ns, probe_hz }, notices))
+        Ok((Meter { settings: settings.clone(), trace, probe_hz }, notices))
     }
 
     /// Starts recording for a phase of `duration_ms`, forgetting what was recorded before.
@@ -131,9 +124,8 @@ impl Meter {
             probes.stop()?;
         }
         stopped?;
-        let (slow, slow_cpu_ns) = slow?;
         let own_kb = running.own_kb;
-        Ok(Recorded { meter: self, memory: memory?, slow, slow_cpu_ns, own_kb })
+        Ok(Recorded { meter: self, memory: memory?, slow: slow?, own_kb })
     }
 }
 
@@ -195,11 +187,9 @@ impl Recorded<'_> {
             notices.extend(callbacks(from, to, &mut each)?);
         }
         let cost = MeasureCost {
-            sampler_ns: self.memory.cpu_ns + self.slow_cpu_ns,
             trace_events: volume.events,
             trace_lost: volume.lost,
             trace_until_ns: volume.complete_until.map(|at| at.min(to).saturating_sub(from)),
-            trace_event_ns: self.meter.trace_event_ns,
             longest_gap_ns: longest_gap(memory().map(|(t_ns, _)| t_ns), 0, to.saturating_sub(from)),
         };
         Ok((cost, notices))

@@ -5,12 +5,11 @@
 //! No stock kernel shows the number of all waiting callbacks. The kernel module knows the number of
 //! its own when it runs membench; that number is reported, as the load's.
 
-use super::cost;
 use super::cpu::{self, CpuTimes, Shares};
 use super::fragmentation;
 use super::memory::next_due;
 use crate::kmod;
-use crate::sys::{self, Context, Result, now_ns};
+use crate::sys::{Context, Result, now_ns};
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -22,8 +21,6 @@ pub struct SlowReading {
     pub shares: Option<Shares>,
     pub unusable: Option<Vec<f64>>,
     pub callbacks: Option<u64>,
-    /// CPU time since the reading before.
-    cpu_ns: u64,
 }
 
 /// Readings stop being kept here: a day's worth at one per second.
@@ -50,7 +47,6 @@ impl SlowSampler {
         let run = move || {
             let mut readings = Vec::with_capacity(256);
             let mut before = times();
-            let mut cpu = sys::thread_cpu_ns();
             let mut due = now_ns();
             loop {
                 due = next_due(due, now_ns(), interval);
@@ -62,13 +58,11 @@ impl SlowSampler {
                 let after = times();
                 let unusable = fragmentation::read();
                 let callbacks = kmod::stats().ok().filter(|s| s.pairs > 0).map(|s| s.waiting);
-                let spent = std::mem::replace(&mut cpu, sys::thread_cpu_ns());
                 readings.push(SlowReading {
                     time_ns,
                     shares: before.zip(after).and_then(|(b, a)| cpu::shares(&b, &a)),
                     unusable,
                     callbacks,
-                    cpu_ns: cpu.saturating_sub(spent),
                 });
                 before = after;
             }
@@ -81,11 +75,8 @@ impl SlowSampler {
         Ok(SlowSampler { stop, thread: Some(thread) })
     }
 
-    /// The readings, and what taking them cost ([`cost::sampling_ns`]).
-    pub fn finish(mut self) -> Result<(Vec<SlowReading>, u64)> {
-        let readings = self.end().ok_or("the slow sampler died")?;
-        let cpu_ns = cost::sampling_ns(readings.iter().map(|r| r.cpu_ns), readings.len() as u64);
-        Ok((readings, cpu_ns))
+    pub fn finish(mut self) -> Result<Vec<SlowReading>> {
+        self.end().ok_or_else(|| "the slow sampler died".into())
     }
 
     fn end(&mut self) -> Option<Vec<SlowReading>> {

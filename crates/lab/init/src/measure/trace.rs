@@ -33,7 +33,7 @@ fn write(path: impl AsRef<Path>, value: &str, append: bool) -> Result<()> {
 }
 
 /// Adds a kprobe to our group, unless it is there already.
-pub fn add_kprobe(event: &str, function: &str) -> Result<()> {
+fn add_kprobe(event: &str, function: &str) -> Result<()> {
     if Path::new(TRACING).join("events").join(NAME).join(event).exists() {
         return Ok(());
     }
@@ -101,7 +101,7 @@ impl Trace {
     }
 
     /// Switches an event on or off in the instance.
-    pub fn enable(&self, event: &str, on: bool) -> Result<()> {
+    fn enable(&self, event: &str, on: bool) -> Result<()> {
         let file = self.root.join("events").join(event).join("enable");
         write(file, if on { "1" } else { "0" }, false)
     }

@@ -219,12 +219,9 @@ pub enum Better {
     Neither,
 }
 
-/// The cost of measuring to the guest during a phase.
+/// What measuring took during a phase, and what it missed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MeasureCost {
-    /// CPU time of sampling: of each sampling thread, the median CPU time of a sample times their
-    /// number. (The threads' own CPU time would contain what the hypervisor stole from them.)
-    pub sampler_ns: u64,
     /// Trace events recorded, and those lost to a full buffer.
     pub trace_events: u64,
     pub trace_lost: u64,
@@ -232,9 +229,6 @@ pub struct MeasureCost {
     /// samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_until_ns: Option<u64>,
-    /// Cost of one trace event (a kprobe, the dearest kind), measured in this guest when it was
-    /// prepared; 0 if unknown.
-    pub trace_event_ns: f64,
     /// Longest interval between two memory samples.
     pub longest_gap_ns: u64,
 }

@@ -22,7 +22,7 @@ const MEMORY: &str = "Memory";
 const WORK: &str = "Work and CPU";
 const CALLBACKS: &str = "Callbacks";
 const HOST: &str = "Host";
-const COST: &str = "Cost of measuring";
+const MEASURING: &str = "Measuring";
 
 /// All rows of `run`, in order.
 pub fn metrics(run: &Run) -> Vec<Metric> {
@@ -41,7 +41,7 @@ pub fn metrics(run: &Run) -> Vec<Metric> {
             row.info.unit = unit.map_or_else(|| "1/s".into(), |u| format!("{}/s", plural(u)));
         }
     }
-    let at = rows.iter().position(|m| m.info.group == COST).unwrap_or(rows.len());
+    let at = rows.iter().position(|m| m.info.group == MEASURING).unwrap_or(rows.len());
     let unit = unit.map(|u| plural(u));
     rows.splice(at..at, watched::rows(run).into_iter().chain(host_rows(run, unit)));
     rows.splice(0..0, figure_rows(run));
@@ -152,7 +152,7 @@ fn host_rows(run: &Run, unit: Option<String>) -> Vec<Metric> {
 
 /// The rows that every run has.
 fn fixed() -> Vec<Metric> {
-    [grace_periods(), memory(), work(), callbacks(), cost()].into_iter().flatten().collect()
+    [grace_periods(), memory(), work(), callbacks(), measuring()].into_iter().flatten().collect()
 }
 
 /// Rows that any run can have, for checking names against.
@@ -291,23 +291,15 @@ fn callbacks() -> Vec<Metric> {
     rows
 }
 
-fn cost() -> Vec<Metric> {
+fn measuring() -> Vec<Metric> {
     vec![
-        row(COST, "sampler_share", "Sampling, share of CPU", "%", Lower, |m| {
-            m.guest_share(|c| c.sampler_ns as f64)
-        }),
-        row(COST, "trace_rate", "Trace events", "1/s", Neither, |m| {
+        row(MEASURING, "trace_rate", "Trace events", "1/s", Neither, |m| {
             m.per_second(|r| r.cost.trace_events as f64)
         }),
-        row(COST, "trace_share", "Tracing, share of CPU", "%", Lower, |m| {
-            m.guest_share(|c| c.trace_events as f64 * c.trace_event_ns).filter(|_| {
-                m.results().all(|r| r.cost.trace_events == 0 || r.cost.trace_event_ns > 0.0)
-            })
-        }),
-        row(COST, "trace_lost", "Trace events lost", "", Lower, |m| {
+        row(MEASURING, "trace_lost", "Trace events lost", "", Lower, |m| {
             m.results().map(|r| r.cost.trace_lost as f64).reduce(|a, b| a + b)
         }),
-        row(COST, "longest_gap", "Longest sampling gap", "ms", Lower, |m| {
+        row(MEASURING, "longest_gap", "Longest sampling gap", "ms", Lower, |m| {
             let gap = m.results().map(|r| ms(r.cost.longest_gap_ns)).reduce(f64::max);
             gap.filter(|&v| v > 0.0)
         }),
