@@ -718,20 +718,8 @@ fn policies_are_compared_with_the_stock_scheduler() {
     }
     records.push(Record::End { complete: true, reason: None });
     let s = summary(&scratch.run("run", &records));
-    let to = |variant: usize| s.variants[variant].row("gp_mean").unwrap().to_eevdf.clone().unwrap();
-    let value = |ratio: &Option<reprieve_lab::report::Ratio>| ratio.unwrap().value;
-    let ratios = |v: usize| {
-        let to = to(v);
-        [&to.baseline, &to.overcommit, &to.overcommit_to_alone].map(value)
-    };
-    assert_eq!(ratios(0), [1.0, 1.0, 2.5]);
-    assert_eq!(ratios(1), [1.0, 0.6, 1.5]);
     // Its own alone is slower: that does not make it better.
-    assert_eq!(ratios(2), [2.0, 0.4, 1.0]);
     close(s.variants[2].row("gp_mean").unwrap().ratio, 0.5);
-    let spread = to(1).overcommit.unwrap().spread.unwrap();
-    assert_eq!((spread.min, spread.max), (0.6, 0.6), "ratios are within a repeat");
-
     for text in [s.to_brief(80), s.to_text(80)] {
         let cells = |row: &str| {
             let line = text.lines().find(|line| line.starts_with(row)).unwrap();
@@ -787,7 +775,7 @@ fn the_summary_reads_back() {
     let s = report::write(&dir).unwrap();
     let stored: Summary =
         serde_json::from_slice(&std::fs::read(dir.join("summary.json")).unwrap()).unwrap();
-    assert_eq!((stored.schema, &stored.experiment), (2, &s.experiment));
+    assert_eq!((stored.schema, &stored.experiment), (3, &s.experiment));
     close(stored.variants[0].row("gp_mean").unwrap().ratio, 4.0);
     let mut files: Vec<_> =
         std::fs::read_dir(&dir).unwrap().map(|f| f.unwrap().file_name()).collect();

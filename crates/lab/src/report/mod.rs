@@ -15,7 +15,6 @@ mod format;
 mod load;
 pub mod metric;
 mod papers;
-mod policies;
 mod rows;
 pub mod stats;
 mod summary;
@@ -24,7 +23,6 @@ mod table;
 pub use format::{DISTURBED, number, with_unit};
 pub use load::{Callback, Cpu, Fragmentation, GracePeriod, Guest, Memory, Phase, Run, load};
 pub use papers::PaperFigure;
-pub use policies::{Ratio, ToEevdf};
 pub use stats::{Bound, Spread};
 pub use summary::{Cell, Row, SUMMARY_SCHEMA, Summary, VariantSummary, summarize};
 

@@ -6,7 +6,6 @@ use super::format;
 use super::load::{Guest, Phase, Run};
 use super::metric::{Measured, Metric, MetricInfo};
 use super::papers::{self, PaperFigure};
-use super::policies::{self, ToEevdf};
 use super::rows;
 use super::stats::{self, Bound, Spread, spread};
 use crate::costs::Costs;
@@ -16,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 /// Raised when a field of the summary changes its meaning or is removed, not for new fields or
 /// rows.
-pub const SUMMARY_SCHEMA: u32 = 2;
+pub const SUMMARY_SCHEMA: u32 = 3;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
@@ -63,9 +62,6 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio_bound: Option<Bound>,
     pub paper: Option<PaperFigure>,
-    /// Where several policies are compared: against the stock scheduler.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to_eevdf: Option<ToEevdf>,
 }
 
 /// A figure with its repeats.
@@ -141,7 +137,7 @@ const MARKED: &str = "; figures marked ? decide nothing";
 /// Computes every figure of `run`.
 pub fn summarize(run: &Run) -> Summary {
     let metrics = rows::metrics(run);
-    let mut variants: Vec<_> = run
+    let variants = run
         .plan
         .variants
         .iter()
@@ -151,7 +147,6 @@ pub fn summarize(run: &Run) -> Summary {
             rows: variant_rows(run, index, &metrics),
         })
         .collect();
-    policies::compare(&run.plan, &mut variants);
     Summary {
         schema: SUMMARY_SCHEMA,
         experiment: run.plan.experiment.clone(),
@@ -183,7 +178,6 @@ fn variant_rows(run: &Run, variant: usize, metrics: &[Metric]) -> Vec<Row> {
             ratio: ratio.map(|(value, _)| value),
             ratio_bound: ratio.and_then(|(_, bound)| bound),
             paper: papers::figure(&run.plan.experiment, &metric.info.key),
-            to_eevdf: None,
         }
     };
     metrics.iter().map(row).collect()

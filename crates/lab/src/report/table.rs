@@ -6,7 +6,6 @@
 //! columns. Text of a guest or a file is freed of control characters first.
 
 use super::format::{self, plain};
-use super::policies;
 use super::summary::{Row, Summary, VariantSummary};
 use crate::plan::{Plan, Scenario};
 use crate::policy::Policy;
@@ -74,7 +73,7 @@ impl Summary {
 
 /// A row for each guest alone, and one for each variant overcommitted.
 fn side_by_side(s: &Summary, width: usize) -> String {
-    let references = policies::references(&s.plan);
+    let references = references(&s.plan);
     let one_guest = s.plan.guests().iter().all(|&guest| guest == 0);
     let (mut rows, mut keys) = (vec![], String::new());
     for (i, v) in s.variants.iter().enumerate() {
@@ -127,6 +126,19 @@ fn side_by_side(s: &Summary, width: usize) -> String {
         labels.set_constraint(ColumnConstraint::ContentWidth);
     }
     format!("{}\n{keys}", trimmed(table))
+}
+
+/// For each variant, the one with the same guest under the stock scheduler, where several policies
+/// are compared.
+fn references(plan: &Plan) -> Vec<Option<usize>> {
+    let guests = plan.guests();
+    let reference = |guest: usize| {
+        let stock = |&i: &usize| plan.variants[i].policy == Policy::Eevdf;
+        let same = (0..guests.len()).filter(|&i| guests[i] == guest);
+        let others = !same.clone().all(|i| stock(&i));
+        same.clone().find(stock).filter(|_| others)
+    };
+    guests.iter().map(|&guest| reference(guest)).collect()
 }
 
 /// `membench, 2026-11-20T16:00:00Z`
