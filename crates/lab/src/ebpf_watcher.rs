@@ -2,7 +2,7 @@
 //! Watches the lab's guests from outside, with the library behind `reprieve watch`.
 
 use crate::process::Cancel;
-use crate::watcher::{Preempted, Totals, Watcher, Watching};
+use crate::watcher::{Preempted, Totals};
 use reprieve_watch::model::{Event, Snapshot, VmSnapshot, VmState};
 use reprieve_watch::{GraceSampler, GraceWaits, Options, Watch, Which};
 use std::collections::BTreeMap;
@@ -13,23 +13,6 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// Interval of the search for new VMs: long, since the VM to watch exists already.
 const INTERVAL: Duration = Duration::from_secs(1);
-
-/// Watches one VM at a time with eBPF on this host.
-pub struct EbpfWatcher;
-
-impl Watcher for EbpfWatcher {
-    fn watch(
-        &self,
-        pid: u32,
-        sample_waits: u32,
-        limit: Duration,
-        cancel: &Cancel,
-    ) -> Result<Box<dyn Watching>, String> {
-        let mut watched = Watched::open(pid, false, limit, cancel)?;
-        watched.sample_waits(sample_waits)?;
-        Ok(Box::new(watched))
-    }
-}
 
 /// A VM that is being watched, and whose guest is seen.
 pub struct Watched {
@@ -91,10 +74,9 @@ impl Watched {
         let vm = vm.ok_or_else(|| format!("no VM in process {}", self.pid))?;
         Ok((snapshot.vms.swap_remove(vm), snapshot))
     }
-}
 
-impl Watching for Watched {
-    fn totals(&mut self) -> Result<Totals, String> {
+    /// The totals since watching began.
+    pub fn totals(&mut self) -> Result<Totals, String> {
         let (vm, snapshot) = self.vm()?;
         let mut classes: BTreeMap<String, Preempted> = BTreeMap::new();
         let mut readers = Preempted::default();

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::execute;
 use crate::experiments::{self, Machine, Request, Size};
 use crate::host::{self, Bed, Mode, PlanHost, RunContext};
+use crate::host_scheduler::HostScheduler;
 use crate::images::kernels::KernelSpec;
 use crate::images::{Images, Program};
 use crate::plan::Plan;
@@ -15,8 +16,6 @@ use crate::progress::Progress;
 use crate::record::HostInfo;
 use crate::recorder::Recorder;
 use crate::report::{self, Summary};
-use crate::scheduler::Scheduler;
-use crate::watcher::Watcher;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -89,10 +88,8 @@ pub fn machine(bed: &Bed) -> Result<Machine> {
 /// The things that a run needs from outside.
 #[derive(Clone, Copy)]
 pub struct Around<'a> {
-    /// Watches the guests under test, if there is one.
-    pub watcher: Option<&'a dyn Watcher>,
-    /// Puts their policies into force.
-    pub scheduler: Option<&'a dyn Scheduler>,
+    /// The guests under test are watched from outside.
+    pub watch: bool,
     pub progress: &'a dyn Progress,
     pub cancel: &'a Cancel,
 }
@@ -111,12 +108,12 @@ pub fn on_host(
     around: Around,
     work: impl FnOnce(&mut PlanHost) -> Result<()>,
 ) -> Result<()> {
-    let Around { watcher, scheduler, progress, cancel } = around;
+    let Around { watch, progress, cancel } = around;
     settings.bed.check()?;
     let policies: Vec<&Policy> =
         plans.iter().flat_map(|plan| &plan.variants).map(|v| &v.policy).collect();
     if matches!(settings.bed.mode, Mode::Kvm | Mode::Tcg) {
-        execute::check_policies(policies.iter().copied(), scheduler)?;
+        execute::check_policies(policies.iter().copied(), &HostScheduler)?;
         plans.iter().try_for_each(execute::check_cgroups)?;
     }
     let need = policies.iter().map(|policy| policy.need()).max().unwrap_or_default();
@@ -128,7 +125,7 @@ pub fn on_host(
     let logs = dirs[0].join("logs");
     let (logs, set, vms) = (logs.as_path(), &set, true);
     let limits = plans.iter().any(Plan::limits);
-    let run = RunContext { set, logs, progress, cancel, watcher, scheduler, need, limits, vms };
+    let run = RunContext { set, logs, progress, cancel, watch, need, limits, vms };
     let vms_mib = plans.iter().map(Size::memory_of).max().unwrap_or(0);
     let mut plan_host = PlanHost::new(&settings.bed, &images, vms_mib, run)?;
     work(&mut plan_host)?;
@@ -148,9 +145,9 @@ pub fn calibrate(
     let images = Images::open(cancel, progress)?;
     let set = images.prepare(&[guest_kernel.into()], &[])?;
     let (logs, need) = (&settings.out, Need::Nothing);
-    let (watcher, scheduler, limits, vms) = (None, None, false, true);
+    let (watch, limits, vms) = (false, false, true);
     let set = &set;
-    let run = RunContext { set, logs, progress, cancel, watcher, scheduler, need, limits, vms };
+    let run = RunContext { set, logs, progress, cancel, watch, need, limits, vms };
     let plan = experiments::calibration(guest_kernel);
     let (vms_mib, Settings { bed, out }) = (Size::memory_of(&plan), settings);
     let mut plan_host = PlanHost::new(bed, &images, vms_mib, run)?;

@@ -1,38 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Watching the guest under test from outside: a program on its host reads its memory.
+//! What watching the guest under test from outside shows: a program on its host reads its memory.
 //!
 //! The guest's own figures come from probes inside it, which cost it time and cannot see that their
 //! CPU was taken away. A watcher on the host sees what a vCPU did at that moment. A run does not
 //! need a watcher. Where none can work (not root, no BTF, a guest that cannot be read), the record
 //! and the table give the reason.
 
-use crate::process::Cancel;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::time::Duration;
-
-/// Can read what guests do from their memory.
-pub trait Watcher {
-    /// Begins to watch the VM of process `pid`, and returns as soon as it can tell what the guest
-    /// is doing, at the latest after `limit`. Samples what its grace periods wait for
-    /// `sample_waits` times per second.
-    ///
-    /// # Errors
-    /// The reason why it cannot, as a sentence for the user.
-    fn watch(
-        &self,
-        pid: u32,
-        sample_waits: u32,
-        limit: Duration,
-        cancel: &Cancel,
-    ) -> Result<Box<dyn Watching>, String>;
-}
-
-/// A VM that is being watched, until this is dropped.
-pub trait Watching {
-    /// The totals since watching began.
-    fn totals(&mut self) -> Result<Totals, String>;
-}
 
 /// Counts and times of one VM, summed over its vCPUs; they never decrease.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

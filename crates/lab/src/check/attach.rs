@@ -6,7 +6,6 @@
 
 use super::guest_setup::GuestSetup;
 use super::{Check, Finding};
-use crate::watcher::Watching;
 use anyhow::{Context as _, Result, anyhow};
 use serde_json::json;
 use std::time::{Duration, Instant};

@@ -6,7 +6,6 @@ use super::bpf_objects::{self, KINDS, Object};
 use super::guest_setup::GuestSetup;
 use super::{Check, Finding};
 use crate::limit::scaled;
-use crate::watcher::Watching;
 use anyhow::{Context as _, Result, anyhow, bail};
 use reprieve_init::protocol::{Command, Workload};
 use serde_json::json;

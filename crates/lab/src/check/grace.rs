@@ -4,9 +4,10 @@
 use super::guest_setup::{GuestSetup, few_cpus};
 use super::load::Spinner;
 use super::{Check, Finding};
+use crate::ebpf_watcher::Watched;
 use crate::limit::scaled;
 use crate::vm::Vm;
-use crate::watcher::{Totals, Watching};
+use crate::watcher::Totals;
 use anyhow::{Result, anyhow};
 use reprieve_init::protocol::{Command, Event, Measure, Sample, Workload};
 use serde_json::json;
@@ -61,7 +62,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
 fn phase(
     setup: &GuestSetup,
     vm: &mut Vm,
-    watched: &mut dyn Watching,
+    watched: &mut Watched,
     length: Duration,
 ) -> Result<(Totals, Inside)> {
     setup.progress.timed("grace periods, overcommitted", length);

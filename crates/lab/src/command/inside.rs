@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The program inside a lab host: it uses KVM, and writes messages instead of results.
 
-use crate::ebpf_watcher::EbpfWatcher;
 use crate::error::Error;
 use crate::execute::{self, Context};
 use crate::host::Logs;
@@ -28,8 +27,8 @@ pub fn execute(plan: &str, from: u32, images: &str, watch: bool, logs: &Path) ->
         boot_limit: host::BOOT_LIMIT,
         progress: &Messages,
         cancel: &cancel,
-        watcher: watch.then_some(&EbpfWatcher),
-        scheduler: Some(&HostScheduler),
+        watch,
+        scheduler: &HostScheduler,
         again: &host::told_again,
         cgroups: true,
     };

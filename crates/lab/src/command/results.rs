@@ -3,8 +3,6 @@
 
 use super::run::command_line;
 use crate::args::DEFAULT_KERNEL;
-use crate::ebpf_watcher::EbpfWatcher;
-use crate::host_scheduler::HostScheduler;
 use crate::progress::Lines;
 use crate::results::{self, Matrix};
 use crate::run::Around;
@@ -63,12 +61,7 @@ pub fn main(args: ResultsArgs) -> Result<()> {
     if !args.page_only {
         let cancel = cancel_on_signal()?;
         let progress = Lines::default();
-        let around = Around {
-            watcher: Some(&EbpfWatcher),
-            scheduler: Some(&HostScheduler),
-            progress: &progress,
-            cancel: &cancel,
-        };
+        let around = Around { watch: true, progress: &progress, cancel: &cancel };
         ran = matrix.run(around, &mut || results::write(&matrix.out));
     }
     results::write(&matrix.out)?;

@@ -2,15 +2,12 @@
 //! `reprieve lab run`.
 
 use crate::args::{DEFAULT_KERNEL, HostArgs, one_of};
-use crate::ebpf_watcher::EbpfWatcher;
 use crate::error::Error;
 use crate::experiments::{Options, PREEMPTION_MODELS, Request, Weights};
-use crate::host_scheduler::HostScheduler;
 use crate::policy::{self, Policy};
 use crate::progress::Lines;
 use crate::run::{self, Around, Outcome, Settings};
 use crate::signals::cancel_on_signal;
-use crate::watcher::Watcher;
 use anyhow::{Result, anyhow};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -94,11 +91,10 @@ pub fn main(args: RunArgs) -> Result<()> {
     let cancel = cancel_on_signal()?;
     let progress = Lines::default();
     let mut outcomes: Vec<Outcome> = Vec::new();
-    let watcher: Option<&dyn Watcher> = if args.no_watch { None } else { Some(&EbpfWatcher) };
     let ran = run::run(
         &requests,
         &settings,
-        Around { watcher, scheduler: Some(&HostScheduler), progress: &progress, cancel: &cancel },
+        Around { watch: !args.no_watch, progress: &progress, cancel: &cancel },
         &mut |o| outcomes.push(o),
     );
     if args.json {

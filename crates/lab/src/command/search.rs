@@ -5,7 +5,6 @@ use super::run::{command_line, default_out};
 use crate::args::{DEFAULT_KERNEL, HostArgs, one_of};
 use crate::error::Error;
 use crate::experiments::{Options, Request};
-use crate::host_scheduler::HostScheduler;
 use crate::policy::{self, Policy};
 use crate::progress::Lines;
 use crate::run::Settings;
@@ -74,8 +73,7 @@ pub fn main(args: SearchArgs) -> Result<()> {
     let settings = Settings { bed: args.host.bed(), out };
     let cancel = cancel_on_signal()?;
     let progress = Lines::default();
-    let (found, outcome) =
-        search::run(&request, &scope, &settings, Some(&HostScheduler), &progress, &cancel);
+    let (found, outcome) = search::run(&request, &scope, &settings, &progress, &cancel);
     if let Some(found) = &found {
         match args.json {
             true => print_json(found)?,

@@ -40,12 +40,7 @@ impl Force {
             return Ok(());
         }
         self.end()?;
-        let scheduler = match (policy, context.scheduler) {
-            (_, Some(scheduler)) => scheduler,
-            (Policy::Eevdf, None) => return Ok(()),
-            (_, None) => return Err(Error::Other(format!("nothing here schedules by {policy}"))),
-        };
-        let applied = scheduler.apply(policy, target, scaled(LIMIT), context.cancel);
+        let applied = context.scheduler.apply(policy, target, scaled(LIMIT), context.cancel);
         context.cancel.check()?;
         let in_force = applied.map_err(Applied::failed(policy))?;
         self.now = Some(Applied { policy: policy.clone(), pid: target.pid, in_force });

@@ -34,7 +34,6 @@ use crate::record::{BOOTED_AGAIN, Death, HostInfo, HostPhase, Record};
 use crate::scheduler::{Scheduler, Target};
 use crate::vm::cgroup::Cgroups;
 use crate::vm::{Accel, Config, Vm, retry::Attempts};
-use crate::watcher::Watcher;
 use force::Force;
 use observe::{SchedReader, Watch};
 use reprieve_init::protocol::{Command, Event, PhaseResult};
@@ -68,10 +67,9 @@ pub struct Context<'a> {
     pub boot_limit: Duration,
     pub progress: &'a dyn Progress,
     pub cancel: &'a Cancel,
-    /// Watches the guest under test, if there is one.
-    pub watcher: Option<&'a dyn Watcher>,
-    /// Puts policies into force, if the plan has others than the stock scheduler's.
-    pub scheduler: Option<&'a dyn Scheduler>,
+    /// The guest under test is watched from outside.
+    pub watch: bool,
+    pub scheduler: &'a dyn Scheduler,
     /// Whether the phase that has just ended is to be measured again.
     pub again: &'a dyn Fn() -> Result<bool>,
     /// Each VM has a cgroup of its own, also where the plan does not need one.
@@ -112,15 +110,10 @@ pub fn execute(
 /// [`Error::Usage`] with the reason why not.
 pub fn check_policies<'a>(
     mut policies: impl Iterator<Item = &'a Policy>,
-    scheduler: Option<&dyn Scheduler>,
+    scheduler: &dyn Scheduler,
 ) -> Result<()> {
     policies.try_for_each(|policy| {
-        let checked = match scheduler {
-            Some(scheduler) => scheduler.check(policy),
-            None if *policy == Policy::Eevdf => Ok(()),
-            None => Err("this run has nothing that schedules".into()),
-        };
-        checked.map_err(|why| Error::Usage(format!("--policy {policy}: {why}")))
+        scheduler.check(policy).map_err(|why| Error::Usage(format!("--policy {policy}: {why}")))
     })
 }
 
@@ -743,7 +736,7 @@ mod tests {
         let variant = plan.variants[0].clone();
         let of = |name: &&str| Variant { policy: name.parse().unwrap(), ..variant.clone() };
         plan.variants = policies.iter().map(of).collect();
-        check_policies(plan.variants.iter().map(|v| &v.policy), Some(scheduler))?;
+        check_policies(plan.variants.iter().map(|v| &v.policy), scheduler)?;
         let qemu = Qemu { argv: vec![], env: vec![], version: String::new() };
         let left = Cell::new(again);
         let context = Context {
@@ -753,8 +746,8 @@ mod tests {
             boot_limit: Duration::ZERO,
             progress: &Silent,
             cancel: &Cancel::default(),
-            watcher: None,
-            scheduler: Some(scheduler),
+            watch: false,
+            scheduler,
             again: &|| Ok(left.replace(left.get().saturating_sub(1)) > 0),
             cgroups: false,
         };

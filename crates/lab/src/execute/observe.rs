@@ -2,11 +2,12 @@
 //! The host's view of the VMs: scheduling counters, exits, and what a watcher reads.
 
 use super::Context;
+use crate::ebpf_watcher::Watched;
 use crate::exits::Exits;
 use crate::limit::scaled;
 use crate::record::HostPhase;
 use crate::vm::{SchedCounters, Threads, Vm};
-use crate::watcher::{Totals, WatchOutcome, Watching};
+use crate::watcher::{Totals, WatchOutcome};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,7 @@ enum WatchState {
     /// The watcher failed, for this reason.
     Failed(String),
     Watching {
-        watching: Box<dyn Watching>,
+        watching: Box<Watched>,
         before: Option<Box<Totals>>,
         seen: Option<Box<Totals>>,
     },
@@ -40,15 +41,19 @@ enum WatchState {
 impl Watch {
     /// Watches the VM of process `pid`, unless it does already.
     pub fn attach(&mut self, context: &Context, sample_waits: u32, pid: u32) {
-        let Some(watcher) = context.watcher else { return };
-        if self.pid == pid && matches!(self.state, WatchState::Watching { .. }) {
+        let attached = self.pid == pid && matches!(self.state, WatchState::Watching { .. });
+        if !context.watch || attached {
             return;
         }
         // The one before is detached first.
         self.state = WatchState::None;
         self.pid = pid;
         let limit = scaled(WATCH_LIMIT);
-        self.state = match watcher.watch(pid, sample_waits, limit, context.cancel) {
+        let watched = Watched::open(pid, false, limit, context.cancel).and_then(|mut watched| {
+            watched.sample_waits(sample_waits)?;
+            Ok(Box::new(watched))
+        });
+        self.state = match watched {
             Ok(watching) => WatchState::Watching { watching, before: None, seen: None },
             Err(why) => WatchState::Failed(why),
         };

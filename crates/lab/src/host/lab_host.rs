@@ -209,7 +209,7 @@ impl LabHost {
         let logs = self.guest_logs(run)?;
         let mut args = vec!["lab", "execute", "--plan", &plan_text, "--from", &from];
         args.extend(["--logs", &logs]);
-        if run.watcher.is_none() {
+        if !run.watch {
             args.push("--no-watch");
         }
         let limits = [outside(run_limit(plan), dilation), silence(dilation)];

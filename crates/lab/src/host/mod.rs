@@ -26,9 +26,7 @@ use crate::limit::scaled;
 use crate::policy::Need;
 use crate::process::Cancel;
 use crate::progress::Progress;
-use crate::scheduler::Scheduler;
 use crate::vm::{Accel, Config, Vm};
-use crate::watcher::Watcher;
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::time::Duration;
@@ -60,11 +58,8 @@ pub struct RunContext<'a> {
     pub logs: &'a Path,
     pub progress: &'a dyn Progress,
     pub cancel: &'a Cancel,
-    /// Watches the guest under test of runs on this machine. The program inside a lab host has a
-    /// watcher of its own.
-    pub watcher: Option<&'a dyn Watcher>,
-    /// Puts policies into force, for runs on this machine.
-    pub scheduler: Option<&'a dyn Scheduler>,
+    /// The guest under test is watched from outside.
+    pub watch: bool,
     /// The demands of all plans' policies on the host's kernel.
     pub need: Need,
     /// Whether a VM has a limit of CPU time.

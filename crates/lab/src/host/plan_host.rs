@@ -10,6 +10,7 @@ use super::{Bed, Choice, HostKind, LabHost, Mode, RunContext, choose, info, lab_
 use crate::dilation::Dilation;
 use crate::error::{Error, Result};
 use crate::execute::{self, Context};
+use crate::host_scheduler::HostScheduler;
 use crate::images::{Images, LabHostImage};
 use crate::plan::Plan;
 use crate::record::Record;
@@ -170,8 +171,8 @@ impl<'a> PlanHost<'a> {
                 boot_limit: BOOT_LIMIT,
                 progress: run.progress,
                 cancel: run.cancel,
-                watcher: run.watcher,
-                scheduler: run.scheduler,
+                watch: run.watch,
+                scheduler: &HostScheduler,
                 again: &|| Ok(noise.again()),
                 cgroups: false,
             };

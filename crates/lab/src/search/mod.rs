@@ -22,7 +22,6 @@ use crate::record::HostInfo;
 use crate::recorder::Recorder;
 use crate::report;
 use crate::run::{self, Around, Settings};
-use crate::scheduler::Scheduler;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -100,11 +99,10 @@ pub fn run(
     request: &Request,
     scope: &Scope,
     settings: &Settings,
-    scheduler: Option<&dyn Scheduler>,
     progress: &dyn Progress,
     cancel: &Cancel,
 ) -> (Option<Search>, Result<()>) {
-    let around = Around { watcher: None, scheduler, progress, cancel };
+    let around = Around { watch: false, progress, cancel };
     let mut searching = match Searching::new(request, scope, settings, around) {
         Ok(searching) => searching,
         Err(error) => return (None, Err(error)),
