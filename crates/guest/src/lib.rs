@@ -39,9 +39,7 @@ pub use kernel::types::Types;
 pub use layout::BpfLayout;
 pub use memory::Memory;
 pub use rcu::Rcu;
-pub use rcu::grace::{
-    BlockedReader, GracePeriod, KthreadPlace, KthreadState, Model, Owing, Preemption, RcuData,
-};
+pub use rcu::grace::{BlockedReader, GracePeriod, KthreadState, Model, Owing, Preemption, RcuData};
 pub use state::features::{Paravirt, Settings, Use};
 pub use state::modules::Module;
 pub use state::task::{self, Task};

@@ -4,7 +4,7 @@
 use crate::process::Cancel;
 use crate::watcher::{Preempted, Totals};
 use reprieve_watch::model::{Event, Snapshot, VmSnapshot, VmState};
-use reprieve_watch::{GraceSampler, GraceWaits, Options, Watch, Which};
+use reprieve_watch::{Options, Watch, Which};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// A VM that is being watched, and whose guest is seen.
 pub struct Watched {
     pid: u32,
-    waits: Option<GraceSampler>,
     watch: Watch,
 }
 
@@ -35,7 +34,7 @@ impl Watched {
         let options =
             Options { vms, interval: INTERVAL, events, statistics: true, ..Options::default() };
         let watch = Watch::start(&options).map_err(|e| e.to_string())?;
-        let mut watched = Watched { pid, waits: None, watch };
+        let mut watched = Watched { pid, watch };
         let end = Instant::now() + limit;
         loop {
             match watched.vm().map(|(vm, _)| vm.state) {
@@ -53,13 +52,6 @@ impl Watched {
             }
             cancel.sleep(POLL).map_err(|e| e.to_string())?;
         }
-    }
-
-    /// Samples what grace periods wait for from now on, so often per second.
-    pub fn sample_waits(&mut self, hz: u32) -> Result<(), String> {
-        let waits = (hz > 0).then(|| self.watch.sample_grace_periods(hz)).transpose();
-        self.waits = waits.map_err(|e| format!("sampling grace periods: {e}"))?;
-        Ok(())
     }
 
     /// Events since the last call.
@@ -91,11 +83,6 @@ impl Watched {
             count: sum.count + vcpu.announced,
             ns: sum.ns + vcpu.announced_off_cpu_ns,
         });
-        let sampled =
-            self.waits.as_ref().map(|sampler| sampler.waits(self.pid)).unwrap_or_default();
-        let named = |waits: GraceWaits| {
-            waits.into_iter().map(|(wait, n)| (wait.name().into(), n)).collect()
-        };
         let mut takers: BTreeMap<String, Preempted> = BTreeMap::new();
         for taker in &vm.takers {
             let sum = takers.entry(taker.name.clone()).or_default();
@@ -112,8 +99,6 @@ impl Watched {
             grace_periods: grace.durations.counts.iter().sum(),
             grace_periods_ns: grace.durations.total_ns,
             grace_periods_unseen: grace.unseen,
-            waits: named(sampled.all),
-            long_waits: named(sampled.long),
             cost_ns: cost.bpf_ns.unwrap_or(cost.switch_ns) + cost.process_ns,
             lost: cost.lost,
         })

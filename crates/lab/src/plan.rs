@@ -31,9 +31,6 @@ pub struct Plan {
     pub subject: VmPlan,
     /// The other VMs: paused in the baseline, running under overcommit.
     pub competitors: Vec<VmPlan>,
-    /// How often per second the watcher samples what grace periods wait for; 0: never.
-    #[serde(default)]
-    pub sample_waits: u32,
     /// Seed of everything random.
     pub seed: u64,
     /// The command line that made this plan.

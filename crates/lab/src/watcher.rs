@@ -25,14 +25,6 @@ pub struct Totals {
     pub grace_periods_ns: u64,
     /// Grace periods too short for both ends to be seen.
     pub grace_periods_unseen: u64,
-    /// Samples by what the grace period in progress waited for, if samples were asked for:
-    /// `running`, `preempted-user` and so on (`docs/results.md`). Parts, where it waited for
-    /// several.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub waits: BTreeMap<String, f64>,
-    /// The waits of grace periods that were older than 20 ms then.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub long_waits: BTreeMap<String, f64>,
     /// The processes that took most CPU time from its vCPUs, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub takers: BTreeMap<String, Preempted>,
@@ -78,10 +70,6 @@ impl Totals {
             let before = |name| earlier.get(name).copied().unwrap_or_default();
             now.iter().map(|(name, now)| (name.clone(), now.since(before(name)))).collect()
         };
-        let waits = |now: &BTreeMap<String, f64>, earlier: &BTreeMap<String, f64>| {
-            let before = |name| earlier.get(name).copied().unwrap_or_default();
-            now.iter().map(|(name, now)| (name.clone(), now - before(name))).collect()
-        };
         Totals {
             classes: each(&self.classes, &earlier.classes),
             readers: self.readers.since(earlier.readers),
@@ -91,8 +79,6 @@ impl Totals {
             grace_periods_unseen: self
                 .grace_periods_unseen
                 .saturating_sub(earlier.grace_periods_unseen),
-            waits: waits(&self.waits, &earlier.waits),
-            long_waits: waits(&self.long_waits, &earlier.long_waits),
             takers: each(&self.takers, &earlier.takers),
             cost_ns: self.cost_ns.saturating_sub(earlier.cost_ns),
             lost: self.lost.saturating_sub(earlier.lost),
@@ -113,13 +99,6 @@ impl Totals {
         sum.grace_periods += other.grace_periods;
         sum.grace_periods_ns += other.grace_periods_ns;
         sum.grace_periods_unseen += other.grace_periods_unseen;
-        for (sum, other) in
-            [(&mut sum.waits, &other.waits), (&mut sum.long_waits, &other.long_waits)]
-        {
-            for (name, samples) in other {
-                *sum.entry(name.clone()).or_default() += samples;
-            }
-        }
         sum.cost_ns += other.cost_ns;
         sum.lost += other.lost;
         sum
@@ -141,15 +120,12 @@ mod tests {
             classes: BTreeMap::from([("user".into(), Preempted { count: user, ns: 10 * user })]),
             readers: Preempted { count: readers, ns: readers },
             grace_periods: user,
-            waits: BTreeMap::from([("running".into(), user as f64 / 2.0)]),
-            long_waits: BTreeMap::from([("woken".into(), user as f64 / 4.0)]),
             ..Totals::default()
         };
         let phase = totals(5, 3).since(&totals(2, 3));
         assert_eq!(phase.preempted(), Preempted { count: 3, ns: 30 });
         assert_eq!(phase.readers, Preempted::default());
         assert_eq!(phase.grace_periods, 3);
-        assert_eq!((phase.waits["running"], phase.long_waits["woken"]), (1.5, 0.75));
         assert_eq!(phase.plus(&totals(2, 3)), totals(5, 3));
         // A class that did not occur before the phase.
         assert_eq!(totals(5, 0).since(&Totals::default()).preempted().count, 5);

@@ -113,8 +113,6 @@ fn figures_worked_out_by_hand() {
 fn what_was_seen_from_outside_has_rows_of_its_own() {
     let scratch = Scratch::new("outside");
     let mut records = small("postmark");
-    let Record::Run { plan, .. } = &mut records[0] else { panic!() };
-    plan.sample_waits = 500;
     let preempted = |count, ns| Preempted { count, ns };
     for r in &mut records {
         let Record::PhaseEnd { phase, host, .. } = r else { continue };
@@ -130,15 +128,6 @@ fn what_was_seen_from_outside_has_rows_of_its_own() {
                 // From inside 2, 4, 6 and 8 ms alone.
                 grace_periods: 2,
                 grace_periods_ns: if *n == 1 { 33_000_000 } else { 11_000_000 },
-                waits: BTreeMap::from([
-                    ("running".into(), 30.0),
-                    ("preempted-user".into(), if *n == 1 { 9.5 } else { 0.0 }),
-                    ("kthread".into(), if *n == 1 { 0.5 } else { 20.0 }),
-                ]),
-                long_waits: match n {
-                    1 => BTreeMap::from([("running".into(), 1.0), ("kthread".into(), 3.0)]),
-                    _ => BTreeMap::new(),
-                },
                 cost_ns: 20_000_000,
                 ..Totals::default()
             })),
@@ -162,22 +151,10 @@ fn what_was_seen_from_outside_has_rows_of_its_own() {
         ("gp_difference", 10.0, -17.5),
         ("outside_cost", 1.0, 1.0),
         ("outside_lost", 0.0, 0.0),
-        // From inside 5 and 20 ms.
-        ("waits.running", 3.0, 15.0),
-        ("waits.preempted-user", 0.0, 4.75),
-        ("waits.kthread", 2.0, 0.25),
-        ("waits_samples", 100.0, 40.0),
-        ("long_waits_share", 0.0, 10.0),
     ] {
         close(value(&of(key).baseline), baseline);
         close(value(&of(key).overcommit), overcommit);
     }
-    let long = |what| {
-        let row = of(what);
-        (value(&row.baseline), value(&row.overcommit))
-    };
-    assert_eq!(long("long_waits.kthread"), (None, Some(75.0)), "none was long alone");
-    assert_eq!(long("long_waits.running"), (None, Some(25.0)));
     close(of("reader_preemptions").paper.as_ref().unwrap().ratio, 6.33);
     assert!(of("vcpu_preemptions").paper.is_none());
     assert!(s.variants[0].row("preempted.idle").is_none(), "a class that did not occur");
@@ -322,14 +299,11 @@ fn grace_periods_of_the_beginning_of_a_phase_bound_the_longest() {
     let scratch = Scratch::new("cut");
     let with = |name: &str, lost: u64, until_ms: Option<u64>| {
         let mut records = small("postmark");
-        let Record::Run { plan, .. } = &mut records[0] else { panic!() };
-        plan.sample_waits = 500;
         for record in &mut records {
             let Record::PhaseEnd { phase, result, host } = record else { continue };
             host.outside = Some(WatchOutcome::Seen(Box::new(Totals {
                 grace_periods: 2,
                 grace_periods_ns: 33_000_000,
-                waits: BTreeMap::from([("running".into(), 30.0)]),
                 ..Totals::default()
             })));
             if *phase == 3 {
@@ -340,10 +314,9 @@ fn grace_periods_of_the_beginning_of_a_phase_bound_the_longest() {
         let s = report::write(&scratch.run(name, &records)).unwrap();
         let row = |key: &str| s.variants[0].row(key).unwrap();
         // These are of the whole phase, and cannot be compared with a mean of its beginning.
-        for key in ["gp_difference", "waits.running"] {
-            assert!(row(key).baseline.is_some(), "{key}");
-            assert_eq!(row(key).overcommit.is_none(), !s.notices.is_empty(), "{name}: {key}");
-        }
+        let difference = row("gp_difference");
+        assert!(difference.baseline.is_some());
+        assert_eq!(difference.overcommit.is_none(), !s.notices.is_empty(), "{name}");
         let longest = row("gp_max").overcommit.as_ref().map(|cell| (cell.value, cell.bound));
         (longest.unwrap(), s.notices)
     };

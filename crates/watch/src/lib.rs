@@ -23,7 +23,6 @@
 pub mod capabilities;
 pub mod cgroup;
 mod collector;
-mod debts;
 mod error;
 pub mod model;
 mod options;
@@ -34,14 +33,12 @@ mod region;
 pub mod show;
 mod snapshot;
 pub mod vms;
-mod waits;
 
 pub use collector::{Watch, sees_host_processes};
 pub use error::Error;
 pub use options::{Options, Which, names};
 pub use region::{Region, Writer};
 pub use vms::stand_in::{StandIn, StandInLeaf, StandInVcpu, StandIns};
-pub use waits::{GraceSampler, GraceWait, GraceWaits, Sampled};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

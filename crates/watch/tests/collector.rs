@@ -8,8 +8,8 @@ use common::patience::{NO_LIMIT, Wait};
 use common::{boot, only, spin, spin_on, wait_for, wait_until_watching, watch};
 use reprieve_lab::process::Cancel;
 use reprieve_lab::protocol::{Command, Workload};
+use reprieve_watch::Watch;
 use reprieve_watch::model::{Class, Event as Seen, Histogram, Snapshot, Vcpu, VcpuNow, VmState};
-use reprieve_watch::{GraceWait, GraceWaits, Watch};
 use rustix::thread::{CpuSet, Pid};
 use std::time::Instant;
 
@@ -103,7 +103,6 @@ fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
     let spinners = spin(std::thread::available_parallelism().unwrap().get());
     let pid = guest.vm.threads().pid();
     an_idle_guests_ready_time_is_that_of_the_scheduler(&mut watch, pid);
-    let sampler = watch.sample_grace_periods(500).unwrap();
     let _ = watch.events();
     let before = Timed::take(&mut watch);
     guest.vm.call(&Command::Start, NO_LIMIT, &cancel, |_| Ok(())).unwrap();
@@ -114,11 +113,6 @@ fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
         wait.pause(String::new);
         events.extend(watch.events());
     }
-    let mut wait = Wait::new("samples of what grace periods wait for");
-    while !waits_are_told_apart(&sampler.waits(pid).all) {
-        wait.pause(|| format!("{:?}", sampler.waits(pid)));
-    }
-    drop(sampler);
     drop(spinners);
 
     let from = before.snapshot.time_ns;
@@ -276,22 +270,4 @@ fn starve(tids: impl Iterator<Item = u32>) -> impl Drop {
         rustix::thread::sched_setaffinity(None, &one).unwrap();
         rustix::process::setpriority_process(None, -20).unwrap();
     })
-}
-
-/// Whether grace periods were seen to wait for vCPUs that ran, for ones that had lost their CPU in
-/// user mode and in the kernel, and for the kthread.
-fn waits_are_told_apart(waits: &GraceWaits) -> bool {
-    let whole = (waits.values().sum::<f64>().fract() - 0.5).abs();
-    assert!(whole > 0.49, "each sample is one: {waits:?}");
-    let seen = |any: &[GraceWait]| any.iter().any(|wait| waits.contains_key(wait));
-    seen(&[GraceWait::Running])
-        && seen(&[GraceWait::PreemptedUser])
-        && seen(&[GraceWait::PreemptedKernel, GraceWait::PreemptedReader])
-        && seen(&[
-            GraceWait::Kthread,
-            GraceWait::KthreadWaking,
-            GraceWait::KthreadQueued,
-            GraceWait::KthreadPreempted,
-            GraceWait::KthreadAsleep,
-        ])
 }

@@ -37,19 +37,6 @@ impl GracePeriod {
     }
 }
 
-/// Where the guest's scheduler has the grace-period kthread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KthreadPlace {
-    /// The kthread waits for a time or an event.
-    Asleep,
-    /// The kthread was woken, and that CPU has not queued it yet: an interrupt tells it to.
-    Waking { cpu: u32 },
-    /// The kthread waits in that CPU's run queue, behind another task.
-    Queued { cpu: u32 },
-    /// The kthread is that CPU's current task.
-    Current { cpu: u32 },
-}
-
 /// `rcu_state.gp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -16,17 +16,13 @@ use crate::layout::{NodeLayout, RcuLayout};
 use crate::state::clock::Clock;
 use crate::state::task::{Task, TaskOffsets, task_offset};
 use crate::state::vcpu::Cpus;
-use grace::{BlockedReader, GracePeriod, KthreadPlace, KthreadState, Model, Owing, RcuData};
+use grace::{BlockedReader, GracePeriod, KthreadState, Model, Owing, RcuData};
 use map::{Leaf, RcuMap};
 use std::collections::HashSet;
 use std::time::Duration;
 
 /// Preempted readers that are listed, of all leaves.
 const BLOCKED_MAX: usize = 256;
-
-/// `task_struct.__state` from the choice of a CPU for a task that is woken until that CPU has
-/// queued it.
-const TASK_WAKING: u32 = 0x200;
 
 /// Times that a torn read is repeated.
 const RETRIES: u32 = 4;
@@ -163,27 +159,6 @@ impl Rcu<'_> {
             .gp_kthread
             .ok_or_else(|| Error::NoType { name: "rcu_state.gp_kthread".into() })?;
         Task::read(&self.kernel.memory, self.tasks, self.kernel.memory.u64(at)?)
-    }
-
-    /// Whether the grace-period kthread sleeps, and where it runs or waits.
-    pub fn kthread_place(&self) -> Result<KthreadPlace> {
-        let memory = &self.kernel.memory;
-        let missing = |name: &str| Error::NoType { name: name.into() };
-        let at = self.map.gp_kthread.ok_or_else(|| missing("rcu_state.gp_kthread"))?;
-        let task = memory.u64(at)?;
-        let field = |offset: Option<u64>, name: &str| {
-            offset.map(|offset| task.wrapping_add(offset)).ok_or_else(|| missing(name))
-        };
-        let state = memory.u32(field(self.map.task_state, "task_struct.__state")?)?;
-        let on_rq = memory.u8(field(self.map.task_on_rq, "task_struct.on_rq")?)?;
-        let cpu = memory.u32(field(self.map.task_cpu, "task_struct.cpu")?)?;
-        let current = memory.u64_physical(self.cpus.area(cpu)?.current_task)?;
-        Ok(match (state, on_rq) {
-            _ if current == task => KthreadPlace::Current { cpu },
-            (TASK_WAKING, _) => KthreadPlace::Waking { cpu },
-            (0, 1..) => KthreadPlace::Queued { cpu },
-            _ => KthreadPlace::Asleep,
-        })
     }
 
     pub(crate) fn layout(&self) -> Result<RcuLayout> {

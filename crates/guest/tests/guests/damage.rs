@@ -59,7 +59,7 @@ pub fn ask_all(guest: &Guest) {
         let _ = (vcpu.preempt_count(), vcpu.current_task(), vcpu.rcu_data(), vcpu.tid());
     }
     if let Ok(rcu) = guest.rcu() {
-        let _ = (rcu.grace_period(), rcu.owing(), rcu.kthread(), rcu.kthread_place());
+        let _ = (rcu.grace_period(), rcu.owing(), rcu.kthread());
     }
 }
 

@@ -61,9 +61,6 @@ pub struct RunArgs {
     /// cpu.weight of the tested VM and of each other, as in 10:100 [default: the experiment's]
     #[arg(long, value_name = "TESTED:OTHERS")]
     weights: Option<Weights>,
-    /// Sample what grace periods wait for, HZ times per second: each sample interrupts a vCPU
-    #[arg(long, value_name = "HZ", default_value_t = Options::default().sample_waits)]
-    sample_waits: u32,
     /// Seed of everything random
     #[arg(long, default_value_t = Options::default().seed)]
     seed: u64,
@@ -124,7 +121,6 @@ fn requests(args: &RunArgs) -> Vec<Request> {
         object_bytes: args.object_bytes,
         vcpus: args.vcpus,
         weights: args.weights,
-        sample_waits: args.sample_waits,
         seed: args.seed,
         ..Options::default()
     };

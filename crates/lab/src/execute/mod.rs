@@ -566,7 +566,7 @@ impl Warm<'_, '_> {
         let target = Target { pid: threads.pid(), vcpus: threads.vcpus(), others: &others };
         // Before there is competition: the kernel verifies programs for seconds.
         self.force.want(policy, target, context)?;
-        self.watch.attach(context, plan.sample_waits, target.pid);
+        self.watch.attach(context, target.pid);
         if scenario == Scenario::Overcommit {
             competitors.iter_mut().try_for_each(Vm::resume)?;
         }

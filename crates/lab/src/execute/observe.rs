@@ -40,7 +40,7 @@ enum WatchState {
 
 impl Watch {
     /// Watches the VM of process `pid`, unless it does already.
-    pub fn attach(&mut self, context: &Context, sample_waits: u32, pid: u32) {
+    pub fn attach(&mut self, context: &Context, pid: u32) {
         let attached = self.pid == pid && matches!(self.state, WatchState::Watching { .. });
         if !context.watch || attached {
             return;
@@ -49,12 +49,10 @@ impl Watch {
         self.state = WatchState::None;
         self.pid = pid;
         let limit = scaled(WATCH_LIMIT);
-        let watched = Watched::open(pid, false, limit, context.cancel).and_then(|mut watched| {
-            watched.sample_waits(sample_waits)?;
-            Ok(Box::new(watched))
-        });
-        self.state = match watched {
-            Ok(watching) => WatchState::Watching { watching, before: None, seen: None },
+        self.state = match Watched::open(pid, false, limit, context.cancel) {
+            Ok(watched) => {
+                WatchState::Watching { watching: Box::new(watched), before: None, seen: None }
+            }
             Err(why) => WatchState::Failed(why),
         };
     }

@@ -24,8 +24,6 @@ pub struct Options {
     pub vcpus: Option<u32>,
     /// `cpu.weight` of the VM under test and of each other. `None`: the experiment's.
     pub weights: Option<Weights>,
-    /// All: how often per second it is sampled what grace periods wait for; 0 for never.
-    pub sample_waits: u32,
     pub seed: u64,
 }
 
@@ -33,15 +31,7 @@ impl Default for Options {
     /// The papers' values.
     fn default() -> Options {
         let namespaces = Namespace::ALL.to_vec();
-        Options {
-            rate: 2500,
-            object_bytes: 1024,
-            namespaces,
-            vcpus: None,
-            weights: None,
-            sample_waits: 0,
-            seed: 1,
-        }
+        Options { rate: 2500, object_bytes: 1024, namespaces, vcpus: None, weights: None, seed: 1 }
     }
 }
 
@@ -93,9 +83,6 @@ const MAX_OBJECT: u32 = 1 << 20;
 const MAX_RATE: u32 = 10_000_000;
 const MAX_ARGS: usize = 1500;
 
-/// Samples per second of what grace periods wait for: each one interrupts a vCPU.
-const MAX_SAMPLES: u32 = 10_000;
-
 /// The size of the guest's buffer of events, per CPU, KiB.
 fn trace_kb(phase: Duration, subject: &VmPlan) -> u32 {
     // `churn` makes 20,000 events of 24 bytes per second and CPU; twice that. What a longer phase
@@ -141,7 +128,6 @@ impl Request {
             variants: self.variants()?,
             subject,
             competitors,
-            sample_waits: self.options.sample_waits,
             seed: self.options.seed,
             command: self.command.clone(),
         };
@@ -193,12 +179,6 @@ impl Request {
         }
         if rate > MAX_RATE {
             return usage(format!("--rate {rate}: give 0 (as many as it can) to {MAX_RATE}"));
-        }
-        if self.options.sample_waits > MAX_SAMPLES {
-            let hz = self.options.sample_waits;
-            return usage(format!(
-                "--sample-waits {hz}: give 0 (never) to {MAX_SAMPLES} per second"
-            ));
         }
         if let Some(kernel) = self.guest_kernels.iter().find(|k| k.is_empty()) {
             return usage(format!(
@@ -305,7 +285,6 @@ pub fn calibration(guest_kernel: &str) -> Plan {
         variants: vec![variant],
         subject: guests::vm("calibration", 2, &[], 512, Workload::Idle),
         competitors: Vec::new(),
-        sample_waits: 0,
         seed: 1,
         command: "reprieve lab calibrate".into(),
     }

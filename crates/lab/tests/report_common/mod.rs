@@ -72,7 +72,6 @@ pub fn plan(experiment: &str, labels: &[&str], repeat: u32) -> Plan {
         variants: labels.iter().map(variant).collect(),
         subject: vm("subject", Workload::Idle),
         competitors: vec![vm("hog", Workload::Hog { threads: 2 })],
-        sample_waits: 0,
         seed: 1,
         command: format!("reprieve lab run {experiment}"),
     }

@@ -10,7 +10,7 @@ mod shared;
 mod times;
 
 pub use confine::confine;
-pub use process::{read_process, read_words};
+pub use process::read_process;
 pub use program::{
     Program, Settings, complaints, count_run_time, keep_complaint, lacks_right, storage,
 };

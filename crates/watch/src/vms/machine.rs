@@ -589,11 +589,6 @@ impl Machine {
         self.runs() && (self.attempts.soon(Instant::now()) || search)
     }
 
-    /// The last grace period that was seen to begin, as the program keeps it, and when.
-    pub fn began(&self) -> Option<(u64, u64)> {
-        self.slot.as_ref().map(VmSlot::began)
-    }
-
     /// The index of its entry.
     pub fn index(&self) -> Option<u32> {
         self.slot.as_ref().map(|slot| slot.index)

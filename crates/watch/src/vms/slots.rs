@@ -211,18 +211,6 @@ impl VmSlot {
         self.slots.program.vms.get(self.index as usize)
     }
 
-    /// `began_seq` and `began`. Read while the program may change them: when the number is the same
-    /// before and after, both are of the same grace period.
-    pub fn began(&self) -> (u64, u64) {
-        let field = |offset| self.slots.program.vms.get_field::<u64>(self.index as usize, offset);
-        let seq = field(offset_of!(types::vm, began_seq));
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-        let began = field(offset_of!(types::vm, began));
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-        let same = field(offset_of!(types::vm, began_seq)) == seq;
-        (if same { seq } else { NO_SEQ }, began)
-    }
-
     /// Stops the program from reading the guest.
     pub fn unready(&self) {
         self.set(offset_of!(types::vm, ready), 0u32);

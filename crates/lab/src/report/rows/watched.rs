@@ -27,29 +27,6 @@ const CLASSES: [(&str, &str); 9] = [
 /// The classes in which a critical section is interrupted.
 const CRITICAL: [&str; 5] = ["reader", "no-preempt", "irqs-off", "softirq", "hardirq"];
 
-const WAITS_GROUP: &str = "A grace period waits for";
-const LONG_WAITS_GROUP: &str = "Once it is older than 20 ms, it waits for";
-
-/// The things that grace periods wait for, by the watcher's names.
-const WAITS: [(&str, &str); 15] = [
-    ("running", "a vCPU that runs"),
-    ("preempted-user", "one preempted in user mode"),
-    ("preempted-kernel", "... in the kernel, in no reader"),
-    ("preempted-reader", "... in an RCU reader"),
-    ("preempted-idle", "... in the idle task"),
-    ("preempted-unknown", "... in an unknown state"),
-    ("woken", "one woken, without a CPU"),
-    ("halted", "one halted"),
-    ("preempted-by-guest", "a reader preempted by its guest"),
-    // The waits that older versions did not tell apart.
-    ("kthread-off-cpu", "the GP kthread; a vCPU has no CPU"),
-    ("kthread-waking", "the GP kthread, woken for a vCPU off its CPU"),
-    ("kthread-queued", "the GP kthread, ready on a vCPU off its CPU"),
-    ("kthread-preempted", "the GP kthread, on a vCPU off its CPU"),
-    ("kthread-asleep", "the GP kthread, asleep; a vCPU has no CPU"),
-    ("kthread", "the GP kthread, otherwise"),
-];
-
 /// Each phase's totals with its length, s.
 fn seen<'a>(m: &'a Measured) -> impl Iterator<Item = (&'a Totals, f64)> {
     m.hosts().filter_map(|host| match &host.outside {
@@ -130,38 +107,6 @@ fn announced() -> Vec<Metric> {
     ]
 }
 
-/// How long a grace period waits for each: the share of the samples, of the mean from inside.
-fn waits<'a>(occurred: impl Fn(&str) -> bool + 'a) -> impl Iterator<Item = Metric> + 'a {
-    let all = |t: &Totals| t.waits.values().sum::<f64>();
-    let rows = WAITS.iter().filter(move |(wait, _)| occurred(wait)).map(move |(wait, label)| {
-        let key = format!("waits.{wait}");
-        row(WAITS_GROUP, &key, label, "ms", Better::Lower, move |m| {
-            let share = over(m, |t, _| (t.waits.get(*wait).copied().unwrap_or_default(), all(t)));
-            Some(share? * mean_inside(m)?)
-        })
-    });
-    let samples = row(WAITS_GROUP, "waits_samples", "Samples", "", Better::Neither, move |m| {
-        seen(m).map(|(t, _)| all(t)).reduce(|a, b| a + b)
-    });
-    rows.chain([samples])
-}
-
-/// The same of long grace periods: a percentage of their samples.
-fn long_waits<'a>(occurred: impl Fn(&str) -> bool + 'a) -> impl Iterator<Item = Metric> + 'a {
-    let all = |t: &Totals| t.long_waits.values().sum::<f64>();
-    let rows = WAITS.iter().filter(move |(wait, _)| occurred(wait)).map(move |(wait, label)| {
-        let key = format!("long_waits.{wait}");
-        row(LONG_WAITS_GROUP, &key, label, "%", Better::Neither, move |m| {
-            over(m, |t, _| (100.0 * t.long_waits.get(*wait).copied().unwrap_or_default(), all(t)))
-        })
-    });
-    let label = "Long ones, of the samples";
-    let share = row(LONG_WAITS_GROUP, "long_waits_share", label, "%", Better::Lower, move |m| {
-        over(m, |t, _| (100.0 * all(t), t.waits.values().sum()))
-    });
-    rows.chain([share])
-}
-
 /// The rows, if the run had a watcher.
 pub(super) fn rows(run: &Run) -> Vec<Metric> {
     let outsides = || run.phases.iter().filter_map(|p| p.end.as_ref()?.1.outside.as_ref());
@@ -208,13 +153,6 @@ pub(super) fn rows(run: &Run) -> Vec<Metric> {
             seen(m).map(|(t, _)| t.lost as f64).reduce(|a, b| a + b)
         }),
     ]);
-    if run.plan.sample_waits > 0 {
-        rows.extend(waits(|wait| totals().any(|totals| totals.waits.contains_key(wait))));
-        if totals().any(|totals| !totals.long_waits.is_empty()) {
-            let occurred = |wait: &str| totals().any(|totals| totals.long_waits.contains_key(wait));
-            rows.extend(long_waits(occurred));
-        }
-    }
     rows
 }
 
