@@ -12,7 +12,7 @@ use crate::search::{self, Parameter, Scope};
 use crate::signals::cancel_on_signal;
 use anyhow::{Result, anyhow};
 use clap::Args;
-use reprieve_page::output::{print, print_json};
+use reprieve_page::output::{print, print_json, width};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ pub fn main(args: SearchArgs) -> Result<()> {
     if let Some(found) = &found {
         match args.json {
             true => print_json(found)?,
-            false => print(&found.to_text())?,
+            false => print(&found.to_text(&settings.out, width())?)?,
         }
     }
     outcome.map_err(|error| match error {

@@ -7,7 +7,6 @@
 //! defaults once more ([`Question::Confirm`]), since the best of many is often only lucky.
 
 mod choice;
-mod table;
 
 pub use choice::{Best, Figures, GuestSettings, Offers, Parameter, Tried, Verdict};
 
@@ -29,9 +28,8 @@ use std::path::{Path, PathBuf};
 /// Raised when a field of [`Search`] changes its meaning or is removed.
 pub const SEARCH_SCHEMA: u32 = 1;
 
-/// Names of the result and of its table in the run's directory.
+/// Name of the result in the run's directory.
 pub const SEARCH_FILE: &str = "search.json";
-const TABLE_FILE: &str = "search.txt";
 
 /// The extent of a search.
 #[derive(Clone, Debug)]
@@ -93,6 +91,41 @@ impl Question {
     }
 }
 
+impl Search {
+    /// The table of each round, whose run is in its directory below `out`, and what was found; for
+    /// a terminal of `width` columns.
+    ///
+    /// # Errors
+    /// As [`report::load`].
+    pub fn to_text(&self, out: &Path, width: usize) -> Result<String> {
+        let mut text = String::new();
+        for Round { question, dir, tried } in &self.rounds {
+            let summary = report::summarize(&report::load(&out.join(dir))?);
+            text += &format!("{}: {}\n", question.name(), summary.to_brief(width));
+            for Tried { settings, policy, verdict, .. } in tried {
+                text += &format!("{settings}, {policy}: {}\n", verdict.name());
+            }
+            text += "\n";
+        }
+        Ok(text + &self.prescriptions())
+    }
+
+    /// A line about the best under each policy.
+    fn prescriptions(&self) -> String {
+        let line = |Best { policy, settings, confirmed }: &Best| match confirmed {
+            Some(true) => format!("{policy}: boot the guest with {settings}\n"),
+            Some(false) => format!(
+                "{policy}: keep the defaults ({settings} looked better and was not, measured again)\n"
+            ),
+            None if !self.complete => format!("{policy}: not known, the search is incomplete\n"),
+            None => format!(
+                "{policy}: keep the defaults (nothing was better by more than the spread)\n"
+            ),
+        };
+        self.best.iter().map(line).collect()
+    }
+}
+
 /// Searches for each of `request`'s policies. What was found is returned, and written to the run's
 /// directory after every round, also when the search fails.
 pub fn run(
@@ -139,11 +172,8 @@ fn write(found: &Search, out: &Path) -> Result<()> {
     let mut json = serde_json::to_vec_pretty(found)
         .map_err(|e| Error::Other(format!("cannot encode {SEARCH_FILE}: {e}")))?;
     json.push(b'\n');
-    for (name, content) in [(SEARCH_FILE, json), (TABLE_FILE, found.to_text().into_bytes())] {
-        let path = out.join(name);
-        reprieve_page::write(&path, &content).map_err(Error::io(&path))?;
-    }
-    Ok(())
+    let path = out.join(SEARCH_FILE);
+    reprieve_page::write(&path, &json).map_err(Error::io(&path))
 }
 
 struct Searching<'a> {
@@ -357,4 +387,57 @@ impl<'a> Searching<'a> {
 fn figures(variant: &report::VariantSummary, scenario: Scenario) -> Figures {
     let cell = |key| variant.row(key).and_then(|row| row.cell(scenario)).cloned();
     Figures { gp_mean: cell("gp_mean"), gp_max: cell("gp_max"), throughput: cell("throughput") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(complete: bool, confirmed: Option<bool>) -> Search {
+        let settings = GuestSettings::default().with(Parameter::FirstFqs, "0");
+        Search {
+            schema: SEARCH_SCHEMA,
+            experiment: "churn".into(),
+            command: "reprieve lab search".into(),
+            host: None,
+            guest_kernel: "deb:6.12".into(),
+            guest: None,
+            phase_ms: 2500,
+            repeat: 2,
+            loss_percent: 5.0,
+            complete,
+            rounds: vec![],
+            best: vec![Best { policy: Policy::Eevdf, settings, confirmed }],
+        }
+    }
+
+    #[test]
+    fn only_what_was_confirmed_is_prescribed() {
+        for (complete, confirmed, said) in [
+            (true, Some(true), "boot the guest with rcutree.jiffies_till_first_fqs=0"),
+            (true, Some(false), "keep the defaults (rcutree.jiffies_till_first_fqs=0 looked"),
+            (true, None, "keep the defaults (nothing"),
+            (false, None, "not known"),
+        ] {
+            let text = search(complete, confirmed).prescriptions();
+            assert!(text.starts_with(&format!("eevdf: {said}")), "{text}");
+            assert_eq!(text.contains("boot the guest"), confirmed == Some(true), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_result_is_read_as_it_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = search(true, Some(true));
+        write(&found, dir.path()).unwrap();
+        let path = dir.path().join(SEARCH_FILE);
+        assert_eq!(load(&path).unwrap(), found);
+        for (content, said) in
+            [("{}", "schema 1"), ("[", "not JSON"), ("{\"schema\": 2}", "schema 1")]
+        {
+            std::fs::write(&path, content).unwrap();
+            let error = load(&path).unwrap_err().to_string();
+            assert!(error.contains(said) && error.contains("search.json"), "{error}");
+        }
+    }
 }
