@@ -39,13 +39,6 @@ pub enum Error {
     #[error("RAM of process {pid} not found: {reason}")]
     Layout { pid: u32, reason: String },
 
-    /// The guest's RAM is a file whose pages may have to come from elsewhere.
-    #[error(
-        "the guest's RAM is the file {path}, on a file system ({kind}) that may never answer, and nobody could end a read of it: \
-        keep it in memory (memfd, tmpfs, hugetlbfs) or on a local disk"
-    )]
-    RemoteRam { path: String, kind: String },
-
     /// Nothing in the guest's memory is a Linux kernel.
     #[error(
         "no running Linux kernel found in the guest's memory ({reason}): it is still in its firmware or boot loader, it runs another system, \

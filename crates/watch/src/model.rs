@@ -150,7 +150,7 @@ pub struct VmSnapshot {
     pub vmm: String,
     pub state: VmState,
     /// Why it is unreadable, in a word: `encrypted`, `layout`, `no-kernel`, `permission`,
-    /// `remote-ram`, `room`, `unsupported`, `vmm` or `other`.
+    /// `room`, `unsupported`, `vmm` or `other`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The guest kernel's release, once known.

@@ -22,7 +22,7 @@ use crate::state::modules::Cache;
 use crate::state::spins;
 use crate::state::task::TaskOffsets;
 use crate::state::vcpu::Cpus;
-use crate::vmm::{Kind, Segment, Vm, backing};
+use crate::vmm::{Kind, Segment, Vm};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -91,8 +91,8 @@ impl Guest {
     /// Finds the kernel that runs in `vm`. Takes well under a second for some GiB of used memory.
     ///
     /// # Errors
-    /// [`Error::NoKernel`], [`Error::Encrypted`], [`Error::RemoteRam`], [`Error::Unsupported`],
-    /// [`Error::Corrupt`], [`Error::Permission`], [`Error::Gone`].
+    /// [`Error::NoKernel`], [`Error::Encrypted`], [`Error::Unsupported`], [`Error::Corrupt`],
+    /// [`Error::Permission`], [`Error::Gone`].
     pub fn attach(vm: &Vm) -> Result<Guest> {
         Guest::attach_with(vm, &Options::default())
     }
@@ -107,10 +107,6 @@ impl Guest {
         }
         if let Some(how) = &vm.encrypted {
             return Err(Error::Encrypted { how: how.clone() });
-        }
-        match backing::check_local(vm) {
-            Err(_) if !vm.exists() => return Err(Error::Gone { pid: vm.pid }),
-            checked => checked?,
         }
         let (stop, start) = (options.stop, Instant::now());
         let check = || match start.elapsed() {

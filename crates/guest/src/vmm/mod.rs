@@ -7,7 +7,6 @@
 //!
 //! [`Vmm`] is the interface to one kind of VMM. Only guests of QEMU are read.
 
-pub(crate) mod backing;
 pub mod cmdline;
 pub mod maps;
 mod other;

@@ -617,7 +617,6 @@ fn reason(error: &Error) -> &'static str {
         Error::NoKernel { .. } => "no-kernel",
         Error::Encrypted { .. } => "encrypted",
         Error::NotVmm { .. } => "vmm",
-        Error::RemoteRam { .. } => "remote-ram",
         Error::Unsupported { .. } => "unsupported",
         Error::Permission { .. } => "permission",
         Error::Layout { .. } => "layout",
@@ -650,7 +649,7 @@ mod tests {
         machine.phase = Seeking::begin(Instant::now() + Duration::from_secs(24 * 3600));
         machine.fail(&nothing(true));
         assert_eq!((machine.state(), machine.resident_only()), (VmState::Attaching, true));
-        machine.fail(&Error::RemoteRam { path: String::new(), kind: String::new() });
+        machine.fail(&Error::Encrypted { how: String::new() });
         assert!(matches!(machine.state(), VmState::Unreadable(_)) && machine.resident_only());
         machine.fail(&Error::Gone { pid: 1 });
         assert!(machine.state() == VmState::Gone && !machine.runs());
