@@ -334,21 +334,6 @@ fn grace_periods_of_the_beginning_of_a_phase_bound_the_longest() {
 }
 
 #[test]
-fn memory_without_a_sample_from_before_the_load_is_told() {
-    use reprieve_lab::protocol::Sample;
-    let scratch = Scratch::new("late");
-    let mut records = small("asym");
-    for record in &mut records {
-        if let Record::Sample { phase: 1, sample: Sample::Memory { t_ns, .. } } = record {
-            *t_ns += 6_379_000;
-        }
-    }
-    let s = summary(&scratch.run("run", &records));
-    let told = |n: &String| n.starts_with("memory growth counts") && n.contains("up to 6.4 ms");
-    assert!(s.notices.iter().any(told), "{:?}", s.notices);
-}
-
-#[test]
 fn a_machine_that_was_not_quiet_is_told() {
     let scratch = Scratch::new("quiet");
     let with = |name: &str, shares: [Option<f64>; 4]| {
@@ -425,18 +410,6 @@ fn every_length_of_a_torn_file_is_read_or_refused() {
             Err(e) => assert!(cut < whole.find('\n').unwrap(), "cut at {cut}: {e}"),
         }
     }
-}
-
-#[test]
-fn a_phase_run_again_replaces_the_first_try() {
-    let scratch = Scratch::new("again");
-    let mut records = small("membench");
-    let end = records.pop().unwrap();
-    records.extend(phase(4, 0, 1, Scenario::Baseline, &[16], &[300]));
-    records.push(end);
-    let s = summary(&scratch.run("run", &records));
-    let baseline = s.variants[0].row("gp_mean").unwrap().baseline.clone().unwrap();
-    assert_eq!((baseline.value, baseline.repeats), (7.0, vec![Some(4.0), Some(16.0)]));
 }
 
 /// The guest ran out of memory in the first repeat of the overcommitted scenario.

@@ -234,7 +234,6 @@ fn notices(run: &Run) -> Vec<String> {
         }
     }
     notices.extend(rows::notices(run));
-    notices.extend(late_samples(run));
     notices.extend(disturbed(run));
     for (index, variant) in run.plan.variants.iter().enumerate() {
         for &scenario in &run.plan.scenarios {
@@ -289,17 +288,6 @@ fn lost<'a>(run: &Run, phases: impl Iterator<Item = &'a Phase>) -> Option<String
     Some(format!(
         "{lost} trace events lost, since the guest's buffer was full: the rows of grace periods are those of {first} of a phase of {} s: take a --phase no longer than that",
         format::number(run.plan.phase_ms as f64 / 1e3)
-    ))
-}
-
-/// A notice if phases have no sample of memory from before their load, as in runs of an earlier
-/// version: what the load took until the first is missing in the growth.
-fn late_samples(run: &Run) -> Option<String> {
-    let over = run.phases.iter().filter(|p| p.is_over());
-    let latest = over.filter_map(|p| p.memory.first()).map(|m| m.t_ns).max().filter(|&t| t > 0)?;
-    Some(format!(
-        "memory growth counts from the first sample of a phase, up to {:.1} ms after the load began: do not compare it",
-        latest as f64 / 1e6
     ))
 }
 
