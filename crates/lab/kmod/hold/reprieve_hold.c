@@ -13,8 +13,6 @@
  *   softirq   a tasklet
  *   hardirq   the handler of an interrupt that the CPU sends to itself
  *   irqs-off  interrupts disabled, and nothing else
- *   owing     a reader with preemption disabled; grace periods follow each
- *             other, and a hold in progress when one begins owes it to its end
  *
  * Each context has a function named after it (reprieve_hold_reader, ...), which
  * does all the spinning, so that a symbolized instruction pointer can be
@@ -27,8 +25,7 @@
  * Files in /sys/kernel/debug/reprieve_hold:
  *   control  write one command:
  *              start CPU CONTEXT HOLD_US PAUSE_US
- *              stop               (all CPUs; waits until they have left and
- *                                  the callbacks have run)
+ *              stop               (all CPUs; waits until they have left)
  *   holds    "CPU CONTEXT COUNT" lines: holds completed
  */
 
@@ -52,7 +49,6 @@
 #include <linux/uaccess.h>
 
 #include "control.h"
-#include "prompt.h"
 
 /* Half of the soft-lockup watchdog's and RCU's stall detector's limit. */
 #define MAX_HOLD_US (10U * USEC_PER_SEC)
@@ -82,8 +78,6 @@ struct hold {
 	struct tasklet_struct tasklet;
 	struct irq_work work;
 	struct completion left;
-	struct rcu_head head;
-	bool asked; /* the head was registered since the start */
 };
 
 static DEFINE_PER_CPU(struct hold, holds);
@@ -116,7 +110,6 @@ HOLD_FUNCTION(reader)
 HOLD_FUNCTION(spinlock)
 HOLD_FUNCTION(bh)
 HOLD_FUNCTION(irqs_off)
-HOLD_FUNCTION(owing)
 
 static noinline __noclone void reprieve_hold_softirq(struct tasklet_struct *t)
 {
@@ -164,32 +157,6 @@ static void hold_irqs_off(struct hold *hold)
 	local_irq_restore(flags);
 }
 
-static void grace_period_over(struct rcu_head *head)
-{
-	struct hold *hold = container_of(head, struct hold, head);
-
-	/* Grace periods follow each other until stop_all(). */
-	if (!READ_ONCE(hold->stop))
-		call_rcu_promptly(head, grace_period_over);
-}
-
-/*
- * Where all CPUs are held, the kernel's thread that ends and begins grace
- * periods runs between two holds only. Until it does, nobody owes anything.
- */
-static void hold_owing(struct hold *hold)
-{
-	rcu_read_lock();
-	preempt_disable();
-	if (!hold->asked) {
-		hold->asked = true;
-		call_rcu_promptly(&hold->head, grace_period_over);
-	}
-	reprieve_hold_owing(hold);
-	preempt_enable();
-	rcu_read_unlock();
-}
-
 static void hold_softirq(struct hold *hold)
 {
 	/* Enabling runs the tasklet at once, or leaves it to ksoftirqd. */
@@ -213,7 +180,6 @@ static const struct context contexts[] = {
 	{"softirq", hold_softirq, MAX_ATOMIC_HOLD_US},
 	{"hardirq", hold_hardirq, MAX_ATOMIC_HOLD_US},
 	{"irqs-off", hold_irqs_off, MAX_ATOMIC_HOLD_US},
-	{"owing", hold_owing, MAX_HOLD_US},
 };
 
 static int hold_thread(void *data)
@@ -251,14 +217,6 @@ static void stop_all(void)
 		tasklet_kill(&hold->tasklet);
 		irq_work_sync(&hold->work);
 	}
-	/*
-	 * Callbacks are code of this module, and a head must be free when its
-	 * CPU starts again. Twice: a callback that saw no stop may have
-	 * registered its head behind the first barrier's own callback. It sees
-	 * the stop the next time.
-	 */
-	rcu_barrier();
-	rcu_barrier();
 }
 
 static const struct context *context_named(const char *name)
@@ -296,7 +254,6 @@ static int start(unsigned int cpu, const char *name, unsigned int hold_us,
 	hold->hold_ns = (u64)hold_us * NSEC_PER_USEC;
 	hold->pause_us = pause_us;
 	hold->stop = false;
-	hold->asked = false;
 	hold->count = 0;
 	thread = kthread_create_on_node(hold_thread, hold, cpu_to_node(cpu),
 					"hold/%u", cpu);

@@ -64,7 +64,7 @@ impl Kept {
             Some(Held::User) => Class::User,
             Some(Held::Kernel) => Class::Kernel,
             Some(Held::Reader) => Class::Reader,
-            Some(Held::Spinlock | Held::Bh | Held::Owing) => Class::NoPreempt,
+            Some(Held::Spinlock | Held::Bh) => Class::NoPreempt,
             Some(Held::Softirq) => Class::Softirq,
             Some(Held::Hardirq) => Class::Hardirq,
             Some(Held::IrqsOff) => Class::IrqsOff,

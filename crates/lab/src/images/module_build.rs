@@ -25,9 +25,8 @@ const LINK_LIMIT: Duration = Duration::from_secs(120);
 /// Bumped when the way of building changes.
 const RECIPE: &str = "1";
 
-/// The common headers of both modules: the control file, and `call_rcu` that does not wait.
+/// The control file, which both modules have.
 const CONTROL: (&str, &str) = ("control.h", include_str!("../../kmod/control.h"));
-const PROMPT: (&str, &str) = ("prompt.h", include_str!("../../kmod/prompt.h"));
 
 /// The module for workloads that need the kernel: `call_rcu` at a given rate, and probes of its
 /// latency.
@@ -37,7 +36,7 @@ pub const LOAD_MODULE: Source = Source {
     files: &[
         ("reprieve_load.c", include_str!("../../kmod/load/reprieve_load.c")),
         CONTROL,
-        PROMPT,
+        ("prompt.h", include_str!("../../kmod/prompt.h")),
         ("Kbuild", include_str!("../../kmod/load/Kbuild")),
     ],
 };
@@ -49,7 +48,6 @@ pub const HOLD_MODULE: Source = Source {
     files: &[
         ("reprieve_hold.c", include_str!("../../kmod/hold/reprieve_hold.c")),
         CONTROL,
-        PROMPT,
         ("Kbuild", include_str!("../../kmod/hold/Kbuild")),
     ],
 };

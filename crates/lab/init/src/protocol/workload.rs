@@ -157,13 +157,10 @@ pub enum Held {
     Hardirq,
     /// Interrupts disabled.
     IrqsOff,
-    /// An RCU read-side section with preemption off, with one grace period after the other: a CPU
-    /// that is in the state when one begins owes it a quiescent state.
-    Owing,
 }
 
 impl Held {
-    pub const ALL: [Held; 9] = [
+    pub const ALL: [Held; 8] = [
         Held::User,
         Held::Kernel,
         Held::Reader,
@@ -172,7 +169,6 @@ impl Held {
         Held::Softirq,
         Held::Hardirq,
         Held::IrqsOff,
-        Held::Owing,
     ];
 
     /// The name in the protocol and in the module's commands.
@@ -186,7 +182,6 @@ impl Held {
             Held::Softirq => "softirq",
             Held::Hardirq => "hardirq",
             Held::IrqsOff => "irqs-off",
-            Held::Owing => "owing",
         }
     }
 }
