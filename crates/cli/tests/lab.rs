@@ -119,7 +119,6 @@ fn bad_usage_is_named_and_exits_with_2() {
         (vec!["lab", "run", "churn", "--phase", "1ms"], "1 s"),
         (vec!["lab", "run", "churn", "--guest-kernel", "deb:one"], "deb:one"),
         (vec!["lab", "run", "membench", "--object-bytes", "1"], "--object-bytes"),
-        (vec!["lab", "run", "clone", "--namespaces", "moon"], "moon"),
         (vec!["lab", "run", "churn", "--dilate", "0"], "--dilate 0"),
         (vec!["lab", "run", "churn", "--dilate", "fast"], "whole number"),
         (vec!["lab", "run", "churn", "--dilate", "1001"], "1000"),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve lab run`.
 
-use crate::args::{DEFAULT_KERNEL, HostArgs, one_of};
+use crate::args::{DEFAULT_KERNEL, HostArgs};
 use crate::error::Error;
 use crate::experiments::{Options, PREEMPTION_MODELS, Request, Weights};
 use crate::policy::{self, Policy};
@@ -11,7 +11,6 @@ use crate::signals::cancel_on_signal;
 use anyhow::{Result, anyhow};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use reprieve_init::protocol::Namespace;
 use reprieve_page::output::{print, print_json, width};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -51,9 +50,6 @@ pub struct RunArgs {
     /// membench: bytes per allocation
     #[arg(long, default_value_t = Options::default().object_bytes)]
     object_bytes: u32,
-    /// clone: namespaces of each child [default: all]
-    #[arg(long, value_parser = one_of(&Namespace::ALL, Namespace::name), value_delimiter = ',')]
-    namespaces: Vec<Namespace>,
     /// apache, asym, churn, dbench, psearchy and the like: vCPUs of the tested guest [default: one
     /// per CPU; asym: 2]
     #[arg(long, value_name = "N")]
@@ -116,17 +112,13 @@ pub fn main(args: RunArgs) -> Result<()> {
 
 /// A request for each experiment.
 fn requests(args: &RunArgs) -> Vec<Request> {
-    let mut options = Options {
+    let options = Options {
         rate: args.rate,
         object_bytes: args.object_bytes,
         vcpus: args.vcpus,
         weights: args.weights,
         seed: args.seed,
-        ..Options::default()
     };
-    if !args.namespaces.is_empty() {
-        options.namespaces = args.namespaces.clone();
-    }
     let preempt = args.preempt.iter().cloned().map(Some).collect();
     let request = Request {
         experiment: String::new(),

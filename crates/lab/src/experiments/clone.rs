@@ -3,7 +3,6 @@
 
 use super::guests::vm;
 use super::{Experiment, Options, Size, Vms};
-use crate::error::Error;
 use reprieve_init::protocol::Workload;
 
 pub const CLONE: Experiment = Experiment {
@@ -15,14 +14,10 @@ pub const CLONE: Experiment = Experiment {
     callback_probe_hz: 0,
 };
 
-fn vms(size: &Size, options: &Options) -> Vms {
-    if options.namespaces.is_empty() {
-        return Err(Error::Usage("--namespaces is empty: name at least one".into()));
-    }
+fn vms(size: &Size, _: &Options) -> Vms {
     let all = size.all();
     let vcpus = all.len() as u32;
-    let namespaces = options.namespaces.clone();
-    let load = Workload::Clone { workers: vcpus, namespaces };
+    let load = Workload::Clone { workers: vcpus };
     let subject = vm("clone", vcpus, &all, size.work_memory(vcpus), load);
     // The paper: 16 hogs in a VM of 16 vCPUs on 32 of the 64 CPUs.
     let hogs = size.quarter();

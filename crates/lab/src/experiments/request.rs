@@ -6,7 +6,7 @@ use crate::dilation::Dilation;
 use crate::error::{Error, Result};
 use crate::plan::{CpuControl, Plan, SCHEMA, Scenario, Variant, VmPlan};
 use crate::policy::Policy;
-use reprieve_init::protocol::{Measure, Namespace, Workload};
+use reprieve_init::protocol::{Measure, Workload};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -17,8 +17,6 @@ pub struct Options {
     pub rate: u32,
     /// `membench`: bytes per allocation.
     pub object_bytes: u32,
-    /// `clone`: the namespaces of each child.
-    pub namespaces: Vec<Namespace>,
     /// vCPUs of the guest under test, for experiments that leave them to the user. `None`: as many
     /// as suit the host.
     pub vcpus: Option<u32>,
@@ -30,8 +28,7 @@ pub struct Options {
 impl Default for Options {
     /// The papers' values.
     fn default() -> Options {
-        let namespaces = Namespace::ALL.to_vec();
-        Options { rate: 2500, object_bytes: 1024, namespaces, vcpus: None, weights: None, seed: 1 }
+        Options { rate: 2500, object_bytes: 1024, vcpus: None, weights: None, seed: 1 }
     }
 }
 

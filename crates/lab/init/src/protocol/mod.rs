@@ -11,7 +11,7 @@
 
 mod workload;
 
-pub use workload::{Held, Hold, Namespace, Program, Workload};
+pub use workload::{Held, Hold, Program, Workload};
 
 use serde::{Deserialize, Serialize};
 
@@ -249,10 +249,7 @@ mod tests {
     fn commands_survive_the_line() {
         round_trip(
             Command::Prepare {
-                workload: Workload::Clone {
-                    workers: 2,
-                    namespaces: vec![Namespace::Net, Namespace::Uts],
-                },
+                workload: Workload::Clone { workers: 2 },
                 measure: Some(Measure {
                     memory_ms: 20,
                     slow_ms: 1000,
@@ -260,7 +257,7 @@ mod tests {
                     callback_probe_hz: 0,
                 }),
             },
-            r#"{"cmd":"prepare","workload":{"kind":"clone","workers":2,"namespaces":["net","uts"]},"measure":{"memory_ms":20,"slow_ms":1000,"trace_kb":64,"callback_probe_hz":0}}"#,
+            r#"{"cmd":"prepare","workload":{"kind":"clone","workers":2},"measure":{"memory_ms":20,"slow_ms":1000,"trace_kb":64,"callback_probe_hz":0}}"#,
         );
         round_trip(Command::PowerOff, r#"{"cmd":"power_off"}"#);
         round_trip(Command::Check { ran_ms: 5 }, r#"{"cmd":"check","ran_ms":5}"#);

@@ -18,8 +18,8 @@ pub enum Workload {
     /// them through `call_rcu`, `rate` pairs per second per CPU (0: as fast as it goes), calling
     /// the scheduler every `yield_every` pairs.
     Membench { cpus: Vec<u32>, rate: u32, object_bytes: u32, yield_every: u32 },
-    /// `clone()` of a child in new `namespaces`, in a loop, by `workers` processes.
-    Clone { workers: u32, namespaces: Vec<Namespace> },
+    /// `clone()` of a child in new namespaces of each kind, in a loop, by `workers` processes.
+    Clone { workers: u32 },
     /// A thread pinned to `producer_cpu` that creates and removes System V semaphore sets of
     /// `semaphores` semaphores (each removal frees the set through `call_rcu`), and on each of
     /// `reader_cpus` a thread in a loop of short system calls.
@@ -182,47 +182,6 @@ impl Held {
             Held::Softirq => "softirq",
             Held::Hardirq => "hardirq",
             Held::IrqsOff => "irqs-off",
-        }
-    }
-}
-
-/// A namespace type of `clone(2)`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Namespace {
-    Cgroup,
-    Ipc,
-    Mnt,
-    Net,
-    Pid,
-    Time,
-    User,
-    Uts,
-}
-
-impl Namespace {
-    pub const ALL: [Namespace; 8] = [
-        Namespace::Cgroup,
-        Namespace::Ipc,
-        Namespace::Mnt,
-        Namespace::Net,
-        Namespace::Pid,
-        Namespace::Time,
-        Namespace::User,
-        Namespace::Uts,
-    ];
-
-    /// The name in the protocol and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Namespace::Cgroup => "cgroup",
-            Namespace::Ipc => "ipc",
-            Namespace::Mnt => "mnt",
-            Namespace::Net => "net",
-            Namespace::Pid => "pid",
-            Namespace::Time => "time",
-            Namespace::User => "user",
-            Namespace::Uts => "uts",
         }
     }
 }

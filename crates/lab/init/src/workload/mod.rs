@@ -102,7 +102,7 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
         Workload::Membench { cpus, rate, object_bytes, yield_every } => {
             membench::prepare(cpus, *rate, *object_bytes, *yield_every)
         }
-        Workload::Clone { workers, namespaces } => clone::prepare(*workers, namespaces),
+        Workload::Clone { workers } => clone::prepare(*workers),
         Workload::SemChurn { producer_cpu, reader_cpus, semaphores } => {
             semaphores::prepare(*producer_cpu, reader_cpus, *semaphores)
         }
@@ -135,7 +135,7 @@ fn needs(program: Program) -> Result<()> {
 /// The life of a worker process, in loads whose workers are processes.
 pub fn worker(arguments: &[String]) -> Result<()> {
     workers::main(arguments, |name, index, arguments| match (name, arguments) {
-        ("clone", [flags]) => Some(clone::operation(*flags)),
+        ("clone", []) => Some(clone::operation()),
         ("bursty", [seed, ops, more_ops, sleep, more_sleep]) => {
             let (ops, sleep) = ((*ops, *more_ops), (*sleep, *more_sleep));
             Some(bursty::operation(*seed, index, ops, sleep))
