@@ -72,14 +72,17 @@ impl Vmm for Other {
 mod tests {
     use super::*;
     use crate::Guest;
+    use std::process::Command;
 
     #[test]
     fn a_vmm_that_cannot_be_read_has_a_name_and_vcpus() {
         // A shell by another name, whose only thread takes a vCPU's.
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("firecracker");
-        std::fs::copy("/bin/sh", &program).unwrap();
-        let mut child = std::process::Command::new(&program)
+        // By another process: one that another test starts would hold the file open for writing.
+        let copied = Command::new("cp").arg("/bin/sh").arg(&program).status().unwrap();
+        assert!(copied.success());
+        let mut child = Command::new(&program)
             .args(["-c", "printf 'fc_vcpu 3' > /proc/self/comm; read never"])
             .stdin(std::process::Stdio::piped())
             .spawn()
