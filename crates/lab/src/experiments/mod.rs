@@ -21,6 +21,7 @@ mod quota;
 mod request;
 mod size;
 
+pub use guests::bursty;
 pub use request::{Options, PREEMPTION_MODELS, Request, Weights, calibration};
 pub use size::{MAX_VCPUS, Machine, Size};
 

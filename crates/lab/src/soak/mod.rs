@@ -12,6 +12,7 @@ mod left_behind;
 use super::check::guard::{End, Guard, STATE, progress};
 use super::check::guest_setup::GuestSetup;
 use crate::args::{DEFAULT_KERNEL, HostArgs};
+use crate::experiments;
 use crate::host::{Logs, Messages};
 use crate::host::{Message, PlanHost, RunContext, log_directory};
 use crate::images::{ImageSet, Images};
@@ -409,7 +410,7 @@ impl<'a> Soak<'a> {
         let loads = [
             Workload::FileChurn { workers: VCPUS },
             Workload::Hog { threads: VCPUS },
-            Workload::FileRead { workers: VCPUS },
+            experiments::bursty(VCPUS, self.seed),
         ];
         let load = loads[self.started % loads.len()].clone();
         self.started += 1;

@@ -27,9 +27,6 @@ pub enum Workload {
     /// `workers` threads, one per vCPU in turn, each of which creates and unlinks an empty file on
     /// tmpfs in a loop; unit `file`.
     FileChurn { workers: u32 },
-    /// `workers` threads, one per vCPU in turn, each of which reads a file on tmpfs in pieces of
-    /// 64 KiB, over and over; unit `read`.
-    FileRead { workers: u32 },
     /// `threads` threads, one per vCPU in turn, each of which maps, indexes and unmaps the next of
     /// `files` files on tmpfs and merges what it found into a shared index; unit `file`.
     Psearchy { threads: u32, files: u32, seed: u64 },

@@ -23,7 +23,6 @@ mod membench;
 mod postmark;
 mod psearchy;
 mod pty_program;
-mod reads;
 mod semaphores;
 mod threads;
 mod workers;
@@ -107,7 +106,6 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
             semaphores::prepare(*producer_cpu, reader_cpus, *semaphores)
         }
         Workload::FileChurn { workers } => files::prepare(*workers),
-        Workload::FileRead { workers } => reads::prepare(*workers),
         Workload::Psearchy { threads, files, seed } => psearchy::prepare(*threads, *files, *seed),
         Workload::Dbench { clients } => dbench::prepare(*clients),
         Workload::Apache { connections } => apache::prepare(*connections),
