@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Common parts of the pages and tables of all commands.
+//! Common parts of the output of all commands.
 //!
-//! - [`document`] puts a body into an HTML page that needs no other file and may ask for none.
 //! - [`plain`] makes text from a guest, a process or a file harmless for a terminal.
 //! - [`output`] prints results; a reader that has gone away is no error.
 //! - [`write()`] replaces a file as a whole or not at all.
@@ -9,10 +8,8 @@
 //! This crate depends on no other crate of the workspace.
 
 mod file;
-mod html;
 pub mod output;
 mod text;
 
 pub use file::write;
-pub use html::{Page, document};
 pub use text::{plain, plain_lines};

@@ -36,7 +36,7 @@ pub struct ResultsArgs {
     /// Directory of the runs, with all records
     #[arg(long, value_name = "DIR", default_value = "lab-results/matrix")]
     runs: PathBuf,
-    /// Directory for lab.md, lab.html and the summaries of finished cells, which are kept
+    /// Directory for lab.md and the summaries of finished cells, which are kept
     #[arg(long, value_name = "DIR", default_value = "results")]
     out: PathBuf,
     /// Measure nothing: only write the page

@@ -184,13 +184,10 @@ pub fn keep(out: &Path, experiment: &str, cpus: u32, summary: &Path) -> Result<(
     Ok(())
 }
 
-/// Writes `lab.md` and `lab.html` to `out`, from the cells there.
+/// Writes `lab.md` to `out`, from the cells there.
 pub fn write(out: &Path) -> Result<()> {
     fs::create_dir_all(out).map_err(Error::io(out))?;
     let cells = cells(out);
-    for (name, text) in [("lab.md", page::markdown(&cells)), ("lab.html", page::html(&cells))] {
-        let path = out.join(name);
-        reprieve_page::write(&path, text.as_bytes()).map_err(Error::io(&path))?;
-    }
-    Ok(())
+    let path = out.join("lab.md");
+    reprieve_page::write(&path, page::markdown(&cells).as_bytes()).map_err(Error::io(&path))
 }

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The page of the matrix, as Markdown and as HTML: the same tables.
+//! The page of the matrix, as Markdown.
 
 use super::Cell;
 use crate::costs::Cost;
 use crate::plan::Scenario;
 use crate::report::stats::Distribution;
 use crate::report::{Bound, DISTURBED, Summary, VariantSummary, number, with_unit};
-use maud::html;
-use reprieve_page::{Page, document};
 use std::fmt::Write;
 
 /// Rows of a run's table that are columns here.
@@ -188,26 +186,4 @@ fn wrapped(text: &str) -> String {
         }
     }
     lines.join("\n")
-}
-
-pub fn html(cells: &[Cell]) -> String {
-    let style = "body { font: 16px/1.4 sans-serif; margin: 2rem auto; max-width: 76rem; } \
-                 table { border-collapse: collapse; font-size: .9rem; } .scroll { overflow-x: auto; } \
-                 td, th { padding: .15rem .6rem; text-align: right; border-bottom: 1px solid #ccc; }";
-    let body = html! {
-        h1 { (TITLE) }
-        @for paragraph in ABOUT { p { (paragraph.replace('`', "")) } }
-        @for table in tables(cells) {
-            h2 { (table.title) }
-            div class="scroll" { table {
-                thead { tr { @for cell in &table.header { th { (cell) } } } }
-                tbody {
-                    @for row in &table.rows {
-                        tr { @for cell in row { td { (reprieve_page::plain(cell)) } } }
-                    }
-                }
-            } }
-        }
-    };
-    document(Page { title: TITLE, style, body })
 }
