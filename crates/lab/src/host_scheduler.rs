@@ -36,7 +36,7 @@ impl Scheduler for HostScheduler {
             Need::SchedExt => {
                 let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
                 Err(format!(
-                    "this host's kernel ({}) has no sched_ext (CONFIG_SCHED_CLASS_EXT): use --host nested, or the policies eevdf, eevdf-slice and eevdf-slices",
+                    "this host's kernel ({}) has no sched_ext (CONFIG_SCHED_CLASS_EXT): use --host nested, or the policies eevdf and eevdf-slices",
                     release.unwrap_or_default().trim()
                 ))
             }
@@ -57,7 +57,6 @@ impl Scheduler for HostScheduler {
         };
         match policy {
             Policy::Eevdf => Ok(Box::new(FixedSlices::default())),
-            Policy::Slice(slice) => Ok(Box::new(FixedSlices::set(target.vcpus, *slice)?)),
             Policy::Slices(slice) => {
                 let all = [target.vcpus, target.others].concat();
                 Ok(Box::new(FixedSlices::set(&all, *slice)?))
@@ -85,7 +84,7 @@ fn no_scheduler_in(sched_ext: &Path) -> Result<(), String> {
     }
 }
 
-/// Slices of the tested guest's vCPUs, as they were before.
+/// Slices of the VMs' vCPUs, as they were before.
 #[derive(Default)]
 struct FixedSlices(Vec<(u32, Duration)>);
 

@@ -30,7 +30,6 @@ pub mod dilation;
 mod ebpf_watcher;
 pub mod error;
 pub mod execute;
-pub mod exits;
 pub mod experiments;
 pub mod host;
 mod host_scheduler;

@@ -4,8 +4,7 @@
 //! | policy | what is in force during a phase | needs of the host's kernel |
 //! |---|---|---|
 //! | `eevdf` | the stock scheduler, untouched | nothing |
-//! | `eevdf-slice=TIME` | the stock scheduler; the tested guest's vCPUs have slices of TIME, as an administrator can set by hand | custom slices (Linux 6.12) |
-//! | `eevdf-slices=TIME` | the same for the vCPUs of all VMs | custom slices |
+//! | `eevdf-slices=TIME` | the stock scheduler; the vCPUs of all VMs have slices of TIME, as an administrator can set by hand | custom slices (Linux 6.12) |
 //! | `plain`, `extend`, `rescue`, `full` | the scheduler of `reprieve guard` | sched_ext |
 
 use crate::error::{Error, Result};
@@ -22,19 +21,16 @@ pub const DEFAULT: &str = "eevdf";
 pub const GUARDED: [&str; 4] = ["plain", "extend", "rescue", "full"];
 
 /// Slices that the kernel takes; it silently clamps others.
-pub const SLICES: std::ops::RangeInclusive<Duration> =
+pub const SLICE_LENGTHS: std::ops::RangeInclusive<Duration> =
     Duration::from_micros(100)..=Duration::from_millis(100);
 
-const SLICE: &str = "eevdf-slice";
-const SLICES_OF_ALL: &str = "eevdf-slices";
+const SLICES: &str = "eevdf-slices";
 
 /// A scheduling policy of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Policy {
     Eevdf,
-    /// Custom slices of the tested guest's vCPUs.
-    Slice(Duration),
     /// Custom slices of all VMs.
     Slices(Duration),
     /// A policy of `guard`'s scheduler, one of [`GUARDED`].
@@ -55,7 +51,7 @@ impl Policy {
     pub fn need(&self) -> Need {
         match self {
             Policy::Eevdf => Need::Nothing,
-            Policy::Slice(_) | Policy::Slices(_) => Need::CustomSlices,
+            Policy::Slices(_) => Need::CustomSlices,
             Policy::Guard(_) => Need::SchedExt,
         }
     }
@@ -63,26 +59,20 @@ impl Policy {
 
 /// The names, for messages and help.
 pub fn names() -> String {
-    format!("{DEFAULT}, {SLICE}=TIME, {SLICES_OF_ALL}=TIME, {}", GUARDED.join(", "))
+    format!("{DEFAULT}, {SLICES}=TIME, {}", GUARDED.join(", "))
 }
 
 impl FromStr for Policy {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Policy> {
-        let all = text.split_once("-slices=").filter(|(name, _)| *name == DEFAULT);
-        if let Some((name, time)) = all.or_else(|| text.split_once("-slice=")) {
-            let slice = parse_time(time).filter(|slice| SLICES.contains(slice));
-            match slice {
-                Some(slice) if all.is_some() => return Ok(Policy::Slices(slice)),
-                Some(slice) if name == DEFAULT => return Ok(Policy::Slice(slice)),
-                Some(_) => {}
-                None => {
-                    return Err(Error::Usage(format!(
-                        "--policy {text}: give a slice of 0.1ms to 100ms in whole microseconds, as in {SLICE}=0.5ms"
-                    )));
-                }
-            }
+        if let Some(time) = text.strip_prefix(SLICES).and_then(|rest| rest.strip_prefix('=')) {
+            let slice = parse_time(time).filter(|slice| SLICE_LENGTHS.contains(slice));
+            return slice.map(Policy::Slices).ok_or_else(|| {
+                Error::Usage(format!(
+                    "--policy {text}: give a slice of 0.1ms to 100ms in whole microseconds, as in {SLICES}=0.5ms"
+                ))
+            });
         }
         match text {
             DEFAULT => Ok(Policy::Eevdf),
@@ -109,10 +99,7 @@ impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Policy::Eevdf => f.write_str(DEFAULT),
-            Policy::Slice(slice) => write!(f, "{SLICE}={}ms", slice.as_nanos() as f64 / 1e6),
-            Policy::Slices(slice) => {
-                write!(f, "{SLICES_OF_ALL}={}ms", slice.as_nanos() as f64 / 1e6)
-            }
+            Policy::Slices(slice) => write!(f, "{SLICES}={}ms", slice.as_nanos() as f64 / 1e6),
             Policy::Guard(name) => f.write_str(name),
         }
     }
@@ -166,26 +153,28 @@ mod tests {
 
     #[test]
     fn names_are_read_and_shown() {
-        for name in ["eevdf", "eevdf-slice=0.5ms", "eevdf-slices=0.5ms", "plain", "full"] {
+        for name in ["eevdf", "eevdf-slices=0.5ms", "plain", "full"] {
             assert_eq!(name.parse::<Policy>().unwrap().to_string(), name);
         }
         assert_eq!(
-            "eevdf-slice=500us".parse::<Policy>().unwrap(),
-            Policy::Slice(Duration::from_micros(500))
+            "eevdf-slices=500us".parse::<Policy>().unwrap(),
+            Policy::Slices(Duration::from_micros(500))
         );
-        let json = serde_json::to_string(&Policy::Slice(Duration::from_millis(3))).unwrap();
-        assert_eq!(json, "\"eevdf-slice=3ms\"");
-        assert_eq!(serde_json::from_str::<Policy>(&json).unwrap().to_string(), "eevdf-slice=3ms");
+        let json = serde_json::to_string(&Policy::Slices(Duration::from_millis(3))).unwrap();
+        assert_eq!(json, "\"eevdf-slices=3ms\"");
+        assert_eq!(serde_json::from_str::<Policy>(&json).unwrap().to_string(), "eevdf-slices=3ms");
     }
 
     #[test]
     fn other_words_are_refused_with_what_there_is() {
-        for bad in ["", "fair", "eevdf-slice", "EEVDF", "full ", "full-slice=1ms"] {
+        for bad in
+            ["", "fair", "eevdf-slices", "eevdf-slice=1ms", "EEVDF", "full ", "full-slices=1ms"]
+        {
             let error = bad.parse::<Policy>().unwrap_err().to_string();
             assert!(error.contains("eevdf-slices") && error.contains("rescue"), "{bad}: {error}");
         }
         for bad in ["0", "0.5", "1s", "0.01ms", "101ms", "-1ms", "1e9ms", "infms", "ms"] {
-            let error = format!("eevdf-slice={bad}").parse::<Policy>().unwrap_err().to_string();
+            let error = format!("eevdf-slices={bad}").parse::<Policy>().unwrap_err().to_string();
             assert!(error.contains("0.1ms to 100ms"), "{bad}: {error}");
         }
     }

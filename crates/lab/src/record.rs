@@ -7,7 +7,6 @@
 
 use crate::costs::Costs;
 use crate::dilation::Dilation;
-use crate::exits::Exits;
 use crate::plan::{Plan, Scenario};
 use crate::watcher::WatchOutcome;
 use reprieve_init::protocol::{GuestInfo, PhaseResult, Sample};
@@ -116,9 +115,6 @@ pub struct HostPhase {
     /// Time during which these vCPUs were runnable but not running
     /// (`/proc/PID/task/TID/schedstat`).
     pub vcpu_wait_ns: u64,
-    /// VM exits of the VM under test. `None` where KVM does not tell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exits: Option<Exits>,
     /// Host CPU time by VM name, all threads of the VMM.
     pub cpu_ns: std::collections::BTreeMap<String, u64>,
     pub elapsed_ns: u64,

@@ -34,7 +34,7 @@ pub struct RunArgs {
     /// More kernel parameters of the guest under test, one string per combination (list)
     #[arg(long, allow_hyphen_values = true)]
     guest_args: Vec<String>,
-    /// Schedulers of the host, compared on the same guests: eevdf, eevdf-slice=TIME,
+    /// Schedulers of the host, compared on the same guests: eevdf,
     /// eevdf-slices=TIME, plain, extend, rescue, full (list; also separated by commas)
     #[arg(long, default_value = policy::DEFAULT, value_delimiter = ',')]
     policy: Vec<Policy>,

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The host's view of the VMs: scheduling counters, exits, and what a watcher reads.
+//! The host's view of the VMs: scheduling counters, and what a watcher reads.
 
 use super::Context;
 use crate::ebpf_watcher::Watched;
-use crate::exits::Exits;
 use crate::limit::scaled;
 use crate::record::HostPhase;
 use crate::vm::{SchedCounters, Threads, Vm};
@@ -100,7 +99,6 @@ pub struct SchedReader {
 pub struct SchedReading {
     at: Instant,
     vcpus: SchedCounters,
-    exits: Option<Exits>,
     all: BTreeMap<String, SchedCounters>,
 }
 
@@ -117,7 +115,6 @@ impl SchedReader {
         SchedReading {
             at: Instant::now(),
             vcpus: self.subject.vcpu_counters(),
-            exits: Exits::of_process(self.subject.pid()),
             all: self.all.iter().map(|(name, vm)| (name.clone(), vm.counters())).collect(),
         }
     }
@@ -133,7 +130,6 @@ impl SchedReading {
         HostPhase {
             vcpu_preemptions: vcpus.preemptions,
             vcpu_wait_ns: vcpus.wait_ns,
-            exits: self.exits.zip(before.exits).map(|(now, then)| now.since(then)),
             cpu_ns: self.all.iter().map(ran).collect(),
             elapsed_ns: (self.at - before.at).as_nanos() as u64,
             outside: None,

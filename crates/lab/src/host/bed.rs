@@ -41,7 +41,8 @@ impl Bed {
         if let Some(n) = self.cpus.filter(|n| !(LEAST_CPUS..=MOST_CPUS).contains(n)) {
             return usage(format!("--host-cpus {n}: give {LEAST_CPUS} to {MOST_CPUS}"));
         }
-        if let Some(slice) = self.base_slice.filter(|slice| !policy::SLICES.contains(slice)) {
+        if let Some(slice) = self.base_slice.filter(|slice| !policy::SLICE_LENGTHS.contains(slice))
+        {
             return usage(format!("--base-slice {slice:?}: give 0.1ms to 100ms"));
         }
         if let Some(kernel) = &self.kernel {

@@ -2,7 +2,6 @@
 //! Runs made for tests, and places to put them.
 
 use reprieve_init::protocol::*;
-use reprieve_lab::exits::Exits;
 use reprieve_lab::plan::{Plan, SCHEMA, Scenario, Variant, VmPlan};
 use reprieve_lab::policy::Policy;
 use reprieve_lab::record::{HostInfo, HostPhase, Record};
@@ -173,7 +172,6 @@ pub fn end(id: u32, scenario: Scenario) -> Record {
             policy: None,
             vcpu_preemptions: if over { 600 } else { 0 },
             vcpu_wait_ns: if over { 1_000_000_000 } else { 0 },
-            exits: Some(Exits { all: 30_000, interrupts: if over { 9_000 } else { 3_000 } }),
             cpu_ns: cpu_ns.into(),
             elapsed_ns: ns,
             other_busy: Some(0.01),

@@ -11,7 +11,6 @@ pub(super) use watched::notices;
 use super::load::{Phase, Run};
 use super::metric::{Better, Measured, Metric, bounded, mib, ms, quotient, row};
 use super::stats::{Bound, Distribution};
-use crate::record::HostPhase;
 use Better::{Higher, Lower, Neither};
 use reprieve_init::protocol::{Figure, Workload};
 use std::collections::BTreeSet;
@@ -244,14 +243,6 @@ fn work() -> Vec<Metric> {
                 m.hosts().map(|h| (100.0 * h.vcpu_wait_ns as f64, h.elapsed_ns as f64 * vcpus)),
             )
             .filter(|_| tells)
-        }),
-        row(WORK, "vm_exits", "VM exits", "1/s", Lower, |m| {
-            let of = |h: &HostPhase| Some((h.exits?.all as f64, h.elapsed_ns as f64 / 1e9));
-            quotient(m.hosts().filter_map(of))
-        }),
-        row(WORK, "interrupt_exits", "... for the host's interrupts", "1/s", Lower, |m| {
-            let of = |h: &HostPhase| Some((h.exits?.interrupts as f64, h.elapsed_ns as f64 / 1e9));
-            quotient(m.hosts().filter_map(of))
         }),
         row(WORK, "steal", "Steal seen by the guest", "%", Lower, |m| {
             // Only KVM reports steal time to its guests.
