@@ -137,8 +137,9 @@ impl LabHost {
             name: "labhost".into(),
             accel,
             dilation,
-            // Under TCG a CPU whose SVM is enough for KVM; under KVM the machine's own.
-            cpu: (accel == Accel::Tcg).then(|| "EPYC,+svm,+npt".into()),
+            // Under TCG a CPU whose SVM is enough for KVM, without MWAIT, which spins there; under
+            // KVM the machine's own.
+            cpu: (accel == Accel::Tcg).then(|| "EPYC,+svm,+npt,-monitor".into()),
             vcpus: cpus,
             spare_vcpus: 0,
             memory_mib,

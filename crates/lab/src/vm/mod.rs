@@ -417,9 +417,10 @@ fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command
     command.args(&qemu.argv[1..]).envs(qemu.env.iter().cloned());
     // KVM leaves the HPET to QEMU, whose main thread a periodic timer wakes 250 times a second
     // after the guest left it: management software boots Linux guests without one.
+    // Under TCG an idle CPU that waits by MWAIT spins; by HLT it sleeps.
     let (machine, accel, cpu) = match config.accel {
         Accel::Kvm => ("pc,hpet=off", "kvm", tsc::processor()),
-        Accel::Tcg => ("pc", "tcg,thread=multi", "max"),
+        Accel::Tcg => ("pc", "tcg,thread=multi", "max,-monitor"),
     };
     let [ctl, serial, monitor] = fds;
     if config.accel == Accel::Tcg {
@@ -478,7 +479,7 @@ fn kernel_args(config: &Config) -> String {
     let factor = limit::kernel_parameter();
     let tsc = match config.accel {
         Accel::Kvm => String::new(),
-        Accel::Tcg => tsc::kernel_parameter(config.dilation),
+        Accel::Tcg => tsc::kernel_parameters(config.dilation),
     };
     let all = ["console=ttyS0 panic=-1 quiet no_timer_check", &factor, &tsc, &config.args];
     all.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
