@@ -95,6 +95,13 @@ fn watch_sees_what_guests_under_kvm_do() {
 
 #[test]
 #[ignore = "takes many minutes: make test-lab"]
+fn watch_sees_a_guest_of_64_vcpus() {
+    let findings = check(&["attach", "--host", "nested", "--host-cpus", "64", "--dilate", "32"]);
+    assert_eq!(findings[0]["figures"]["vcpus"], 64, "{findings:?}");
+}
+
+#[test]
+#[ignore = "takes many minutes: make test-lab"]
 fn guard_schedules_guests_and_the_stock_scheduler_comes_back() {
     let all = ["guard", "guard-share", "guard-latency", "guard-many", "--host", "nested"];
     let findings = check(&all);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Attaching to a big VM does not allocate its memory.
+//! Attaching to a big VM does not allocate its memory. It has as many vCPUs as its host has CPUs.
 //!
 //! A guest touches a small part of its memory; reading the rest through a mapping would allocate
 //! it. The time that attaching takes is shown and not judged: it depends on the machine.
 
 use super::guest_setup::GuestSetup;
 use super::{Check, Finding};
+use crate::experiments::MAX_VCPUS;
+use crate::vm::allowed_cpus;
 use anyhow::{Context as _, Result, anyhow};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -24,7 +26,8 @@ const GROWTH_KB: u64 = 48 << 10;
 const ATTACHED: Duration = Duration::from_secs(2);
 
 pub fn check(setup: &GuestSetup) -> Result<Finding> {
-    let vm = setup.boot("attach", 2, MEMORY_MIB, "")?;
+    let vcpus = (allowed_cpus().len() as u32).clamp(2, MAX_VCPUS);
+    let vm = setup.boot("attach", vcpus, MEMORY_MIB, "")?;
     let pid = vm.threads().pid();
     let (before, own) = steady_kb(setup, pid)?;
     setup.progress.step("attaching");
@@ -33,20 +36,21 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     let took = began.elapsed();
     setup.sleep(ATTACHED)?;
     let totals = watched.totals().map_err(|e| anyhow!(e))?;
+    let seen = watched.vm().map_err(|e| anyhow!(e))?.0.vcpus.len();
     drop(watched);
     let after = resident_kb(pid)?;
     vm.shut_down(setup.cancel);
 
     let growth = after.saturating_sub(before);
-    let passed = growth <= own + GROWTH_KB;
+    let passed = growth <= own + GROWTH_KB && seen == vcpus as usize;
     let text = format!(
-        "  attached to a VM of {MEMORY_MIB} MiB in {} ms; it used {} MiB before and {} MiB after ({growth} KiB more; {own} KiB more in the same time before)\n",
+        "  attached to a VM of {MEMORY_MIB} MiB in {} ms, and saw {seen} of {vcpus} vCPUs; it used {} MiB before and {} MiB after ({growth} KiB more; {own} KiB more in the same time before)\n",
         took.as_millis(),
         before >> 10,
         after >> 10,
     );
     let figures = json!({
-        "attach_ms": took.as_millis() as u64, "resident_before_kb": before, "resident_after_kb": after,
+        "vcpus": seen, "attach_ms": took.as_millis() as u64, "resident_before_kb": before, "resident_after_kb": after,
         "grew_before_kb": own, "preemptions": totals.preempted().count,
     });
     Ok(Finding::new(Check::Attach, passed, text, figures))
