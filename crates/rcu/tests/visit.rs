@@ -36,11 +36,9 @@ fn run(case: &str, barrier: &str) {
 
 /// Whether there are visits on this machine.
 fn possible() -> bool {
-    // SAFETY: no preconditions.
-    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
-    let yes = reprieve::support().restartable == Restartable::Yes && cpus <= 64;
+    let yes = reprieve::support().restartable == Restartable::Yes;
     if !yes {
-        println!("SKIPPED: no restartable sections here, or too many CPUs");
+        println!("SKIPPED: no restartable sections here");
     }
     yes
 }
@@ -196,7 +194,8 @@ fn not_displaced() {
             let allowed = unsafe {
                 let mut set: libc::cpu_set_t = std::mem::zeroed();
                 libc::sched_getaffinity(0, size_of_val(&set), &mut set);
-                let last = (0..64).rfind(|&cpu| libc::CPU_ISSET(cpu, &set)).unwrap();
+                let mut cpus = 0..libc::CPU_SETSIZE as usize;
+                let last = cpus.rfind(|&cpu| libc::CPU_ISSET(cpu, &set)).unwrap();
                 libc::CPU_ZERO(&mut set);
                 libc::CPU_SET(last, &mut set);
                 libc::sched_setaffinity(0, size_of_val(&set), &set) == 0

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 /// How long visits are waited for: longer than a time slice of a hypervisor and one of a guest.
 const LONGEST: Duration = Duration::from_millis(100);
-/// With more CPUs than this there are no visits.
-const MOST: usize = 64;
+/// With more CPUs than a `cpu_set_t` has there are no visits.
+const MOST: usize = 1024;
 /// The threads call the kernel and nothing else.
 const STACK: sys::Stack = sys::Stack::Bytes(256 << 10);
 /// A thread that has had nothing to do for so long ends.
