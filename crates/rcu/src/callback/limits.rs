@@ -2,14 +2,14 @@
 //! The two caps on waiting callbacks, and what a registration does when one is exceeded.
 //!
 //! - **Below the soft cap** it does nothing: a worker will come.
-//! - **Near it** a thread that registers a mere free *helps*, if that is quick. It takes the mere
-//!   frees from the list of its CPU, makes a grace period of its own (one membarrier, and a look
-//!   that finds no reader inside a plain section), and keeps them in its buffer. From then on it
-//!   frees one at each registration, so its allocator hands out memory that was just freed. **Above
-//!   it** the thread frees all that it has kept at once, and the workers do not let batches gather
-//!   any more. If the last grace periods were not quick (plain sections hold them up, or the
-//!   membarrier waits for virtual CPUs that do not run) it leaves everything to the workers: below
-//!   the cap no registration waits for a reader.
+//! - **Near it**, or after [`OWN`] registrations, a thread that registers a mere free *helps*, if
+//!   that is quick. It takes the mere frees from the list of its CPU, makes a grace period of its
+//!   own (one membarrier, and a look that finds no reader inside a plain section), and keeps them
+//!   in its buffer. From then on it frees one at each registration, so its allocator hands out
+//!   memory that was just freed. **Above it** the thread frees all that it has kept at once, and
+//!   the workers do not let batches gather any more. If the last grace periods were not quick
+//!   (plain sections hold them up, or the membarrier waits for virtual CPUs that do not run) it
+//!   leaves everything to the workers: below the cap no registration waits for a reader.
 //! - **Above the cap** a registration waits until enough callbacks have run, at most [`LONGEST`]
 //!   besides its own work. Few of the waiting threads are woken at a time: each registers until the
 //!   cap is reached again.
@@ -82,6 +82,11 @@ impl Default for Cap {
 /// has begun: a membarrier, which takes as long as the slowest CPU takes to answer; the look at the
 /// readers; and the mere frees that are ready, of one CPU or of a batch.
 const LONGEST: Duration = Duration::from_millis(20);
+
+/// A thread that has registered so many since it helped last frees its own nodes, whatever the
+/// load. Its allocator finds them again while they are in the cache; a worker would free them from
+/// another thread.
+pub(super) const OWN: u64 = 1024;
 
 /// Callbacks that a thread may register after it has waited that long, before it waits again.
 pub(super) const BEYOND: u64 = 32;

@@ -91,7 +91,7 @@ impl Reclaimer {
         if let Some(buffer) = &mut buffer {
             self.close_buffer(buffer);
         }
-        let load = self.help_near_soft_cap(&mut buffer, index, leaf);
+        let load = self.help(&mut buffer, index, leaf);
         let mut n = self.share(units);
         if load_exceeds(load, self.cap()) {
             drop(buffer);
@@ -124,20 +124,17 @@ impl Reclaimer {
         }
     }
 
-    /// Helps near the soft cap, if this thread may. Returns the load.
-    fn help_near_soft_cap(
-        &self,
-        buffer: &mut Option<Access<'static>>,
-        index: usize,
-        leaf: bool,
-    ) -> Load {
+    /// Helps near the soft cap, or with callbacks of its own, if this thread may. Returns the load.
+    fn help(&self, buffer: &mut Option<Access<'static>>, index: usize, leaf: bool) -> Load {
         let load = self.load();
         let over_soft = load_exceeds(load, self.soft_cap());
         if over_soft {
             self.grace.urgency.press();
         }
-        if leaf && load_exceeds(load, &self.soft_cap().help_threshold()) && limits::may_help(self) {
-            if let Some(buffer) = buffer {
+        let near = load_exceeds(load, &self.soft_cap().help_threshold());
+        if let (true, Some(buffer)) = (leaf, buffer) {
+            let own = buffer.since_help().callbacks() >= limits::OWN;
+            if (near || own) && limits::may_help(self) {
                 limits::help(self, buffer, index, over_soft);
                 return self.load();
             }

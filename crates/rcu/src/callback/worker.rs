@@ -13,6 +13,7 @@
 //! wait, and nothing else: as the leader of a grace period it is unbound (`grace/sequence.rs`), and
 //! nobody but a caller of `barrier` waits for a sweep.
 
+use super::limits;
 use super::per_cpu_lists::Swept;
 use super::queue::{Step, Who};
 use super::reclaimer::Reclaimer;
@@ -31,9 +32,10 @@ const HELD: (Duration, Duration) = (Duration::from_micros(100), Duration::from_m
 /// After so many turns the worker finds out whether owners of callbacks are dead.
 const DOUBT: u64 = 100;
 
-/// Whether a batch need not gather longer.
+/// Whether a batch need not gather longer. A registering thread that frees its own nodes takes them
+/// from the list before the batch is full ([`limits`](super::limits)).
 pub(crate) fn full(load: Load) -> bool {
-    load.callbacks() >= 256 || load.bytes() >= 128 << 10
+    load.callbacks() >= 2 * limits::OWN || load.bytes() >= 128 << 10
 }
 
 /// Starts the worker of queue `index`. False if the system refuses a thread: the next registration

@@ -64,8 +64,9 @@ impl Builder {
     }
 
     /// Beyond this, grace periods are hurried, and threads that register mere frees help, as long
-    /// as grace periods are a matter of microseconds. The lower of this and the cap counts.
-    /// Default: [`Cap::SOFT`]. Very high limits as in [`cap`](Builder::cap).
+    /// as grace periods are a matter of microseconds. (A thread that registers many of them helps
+    /// below it, too.) The lower of this and the cap counts. Default: [`Cap::SOFT`]. Very high
+    /// limits as in [`cap`](Builder::cap).
     pub fn soft_cap(mut self, cap: Cap) -> Builder {
         self.soft_cap = reachable(cap);
         self

@@ -46,17 +46,17 @@ impl List {
     }
 }
 
-/// Has the processor fetch a head that will be read soon: after a grace period it is in no cache.
+/// Has the processor fetch what will be read soon: after a grace period a head is in no cache.
 #[inline(always)]
-pub(crate) fn fetch(head: *const Head) {
+pub(crate) fn fetch<T>(at: *const T) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     // SAFETY: a hint, for whatever address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(head.cast());
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
     #[cfg(not(all(target_arch = "x86_64", not(loom))))]
-    let _ = head;
+    let _ = at;
 }
 
 /// A chain with both ends known. Empty: two null pointers.

@@ -34,6 +34,7 @@ use crate::platform::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::structures::array::Array;
 use crate::structures::lock::Lock;
 use crate::structures::node::{self, Pair};
+use crate::thread::list::fetch;
 #[cfg(not(loom))]
 use crate::{read::protected::Protected, structures::held::Held};
 #[cfg(not(loom))]
@@ -44,6 +45,9 @@ use std::ptr::{NonNull, null_mut};
 pub(crate) const STRIPES: usize = 16;
 #[cfg(loom)]
 pub(crate) const STRIPES: usize = 2;
+
+/// Growth has the first item of the chain fetched that comes so many later.
+const AHEAD: usize = 16;
 
 /// A key with its value. The address of an item is that of its node.
 #[repr(C)]
@@ -188,7 +192,12 @@ impl<K, V> Table<K, V> {
             let (from, to) = ((*old).tag & 1, !(*old).tag & 1);
             let new = Array::allocate(len, to);
             self.stripes.iter().for_each(|s| s.lock.lock());
-            for chain in Array::slots(old) {
+            let chains = Array::slots(old);
+            for (i, chain) in chains.iter().enumerate() {
+                // Items lie anywhere.
+                if let Some(later) = chains.get(i + AHEAD) {
+                    fetch(later.load(Ordering::Relaxed));
+                }
                 let mut next = chain.load(Ordering::Relaxed);
                 while let Some(item) = next.as_ref() {
                     let chain = &*Array::slot(new, item.hash as usize & (len - 1));
