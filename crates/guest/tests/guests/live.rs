@@ -7,7 +7,7 @@ use reprieve_guest::error::Result;
 use reprieve_guest::memory::Physical;
 use reprieve_guest::vmm::Segment;
 use reprieve_guest::{Error, Guest, KthreadState, Liveness, Options, vmm};
-use reprieve_lab::protocol::{Command, Event, Measure, Sample, Workload};
+use reprieve_lab::protocol::{Command, Workload};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -91,75 +91,24 @@ fn facts_are_the_guests_own(lab: &mut LabGuest, guest: &Guest, vcpus: u32) {
     assert_eq!(guest.alive().unwrap(), Liveness::Same);
 }
 
-/// Grace periods as seen by one side.
-#[derive(Debug, Default)]
-struct Periods {
-    count: u64,
-    total_ms: f64,
-}
-
-impl Periods {
-    fn mean_ms(&self) -> f64 {
-        self.total_ms / self.count as f64
+/// Waits until grace periods of a load were seen, with an age and with CPUs that owe them.
+/// (`lab check grace` compares how long they take.)
+fn grace_periods_are_seen(lab: &mut LabGuest, guest: &Guest) {
+    let workload = Workload::FileChurn { workers: 2 };
+    lab.call(&Command::Prepare { workload, measure: None }, |_| {});
+    lab.call(&Command::Start, |_| {});
+    let (rcu, booted) = (guest.rcu().unwrap(), lab.started);
+    let (mut owing_seen, mut age_seen) = (false, false);
+    while !(owing_seen && age_seen) {
+        std::thread::sleep(Duration::from_micros(200));
+        let period = rcu.grace_period().unwrap();
+        assert!(period.age.is_none_or(|age| age < booted.elapsed()), "older than the guest");
+        assert!(!matches!(period.state, None | Some(KthreadState::Other(_))));
+        let owing = rcu.owing().unwrap();
+        assert!(owing.cpus.iter().all(|&cpu| cpu < 2), "{owing:?}");
+        age_seen |= period.age.is_some();
+        owing_seen |= !owing.cpus.is_empty();
     }
-}
-
-/// A phase of load: grace periods as the guest's tracing times them; and as polling of the
-/// guest's memory sees them, where the total is the time with one in progress.
-fn grace_periods(lab: &mut LabGuest, guest: &Guest, seconds: u64) -> (Periods, Periods) {
-    let (started, stopped) = (AtomicBool::new(false), AtomicBool::new(false));
-    let booted = lab.started;
-    let mut inside = Periods::default();
-    let outside = std::thread::scope(|scope| {
-        let poll = scope.spawn(|| {
-            let rcu = guest.rcu().unwrap();
-            while !started.load(Ordering::Relaxed) {
-                std::thread::yield_now();
-            }
-            let mut last = rcu.seq().unwrap();
-            let (first, mut looked) = (last, Instant::now());
-            let mut in_progress = Duration::ZERO;
-            let (mut owing_seen, mut age_seen) = (0, 0);
-            while !stopped.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_micros(200));
-                let (seq, now) = (rcu.seq().unwrap(), Instant::now());
-                // A change lies in the middle between two looks on average. On a busy machine the
-                // looks may be far apart.
-                let halves = u32::from(last & 3 != 0) + u32::from(seq & 3 != 0);
-                in_progress += (now - looked) * halves / 2;
-                looked = now;
-                if seq == last {
-                    continue;
-                }
-                last = seq;
-                let period = rcu.grace_period().unwrap();
-                if let Some(age) = period.age {
-                    assert!(age < booted.elapsed(), "older than the guest: {age:?}");
-                    age_seen += 1;
-                }
-                let owing = rcu.owing().unwrap();
-                assert!(owing.cpus.iter().all(|&cpu| cpu < 2), "{owing:?}");
-                owing_seen += owing.cpus.len();
-                assert!(!matches!(period.state, None | Some(KthreadState::Other(_))));
-            }
-            assert!(owing_seen > 0 && age_seen > 0);
-            // The kernel's count starts below zero.
-            let count = (last & !3).wrapping_sub(first & !3) >> 2;
-            Periods { count, total_ms: in_progress.as_secs_f64() * 1e3 }
-        });
-        let phase = Command::Phase { phase: 0, duration_ms: seconds * 1000 };
-        lab.call(&phase, |event| match event {
-            Event::PhaseStarted { .. } => started.store(true, Ordering::Relaxed),
-            Event::LoadStopped { .. } => stopped.store(true, Ordering::Relaxed),
-            Event::Sample { sample: Sample::GracePeriod { start_ns, end_ns, .. }, .. } => {
-                inside.count += 1;
-                inside.total_ms += (end_ns - start_ns) as f64 / 1e6;
-            }
-            _ => {}
-        });
-        poll.join().unwrap()
-    });
-    (inside, outside)
 }
 
 /// Waits until every vCPU is seen to run the load.
@@ -240,7 +189,7 @@ fn a_guest_is_what_it_says_it_is() {
 
 #[test]
 #[ignore = "takes minutes: boots every kernel"]
-fn grace_periods_are_the_same_from_inside_and_outside() {
+fn guests_of_all_kernels_are_what_they_say_they_are() {
     let _alone = alone();
     for kernel in ["deb:6.1", "deb:6.12", "deb:7.3"] {
         let mut lab = boot(kernel, 2, 1024, "");
@@ -248,26 +197,6 @@ fn grace_periods_are_the_same_from_inside_and_outside() {
         facts_are_the_guests_own(&mut lab, &guest, 2);
         symbols_are_the_guests_own(&mut lab, &guest);
         modules_are_the_guests_own(&mut lab, &guest);
-        let measure =
-            Measure { memory_ms: 500, slow_ms: 1000, trace_kb: 8192, callback_probe_hz: 0 };
-        let workload = Workload::FileChurn { workers: 2 };
-        lab.call(&Command::Prepare { workload, measure: Some(measure) }, |_| {});
-        // The edges of a phase add an error of about one grace period to either side.
-        let (mut inside, mut outside) = (Periods::default(), Periods::default());
-        let mut phases = 0;
-        while inside.count.min(outside.count) < 200 {
-            let (more_inside, more_outside) = grace_periods(&mut lab, &guest, 5);
-            for (sum, more) in [(&mut inside, more_inside), (&mut outside, more_outside)] {
-                sum.count += more.count;
-                sum.total_ms += more.total_ms;
-            }
-            phases += 1;
-        }
-        eprintln!("{kernel}: {phases} phases of 5 s; inside {inside:?}, outside {outside:?}");
-        let (inside, outside) = (inside.mean_ms(), outside.mean_ms());
-        assert!(
-            (inside / outside - 1.0).abs() < 0.05,
-            "{kernel}: {inside} ms inside, {outside} ms outside"
-        );
+        grace_periods_are_seen(&mut lab, &guest);
     }
 }
