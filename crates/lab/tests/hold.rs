@@ -73,8 +73,7 @@ fn hold_in_a_guest(kernel: &str, set: &ImageSet, limit: Duration) -> Result<(), 
     let (user, kernel) = Held::ALL.split_at(1);
     assert_eq!(user, [Held::User]);
     for (round, held) in [user].into_iter().chain(kernel.chunks(ROUND)).enumerate() {
-        let hold =
-            |(held, cpu): (&Held, u32)| Hold { cpu, held: *held, hold_us: HOLD_US, pause_us: 0 };
+        let hold = |(held, cpu): (&Held, u32)| Hold { cpu, held: *held, hold_us: HOLD_US };
         let holds = held.iter().zip(1..).map(hold).collect();
         let prepare = Command::Prepare { workload: Workload::Hold { holds }, measure: None };
         answered(vm.call(&prepare, limit, &cancel, notice))?;
@@ -95,7 +94,7 @@ fn hold_in_a_guest(kernel: &str, set: &ImageSet, limit: Duration) -> Result<(), 
     }
     // A hold that is not possible is an error, and the guest stays usable.
     for (cpu, held, hold_us) in [(9, Held::Reader, 1_000), (1, Held::Hardirq, 2_000_000)] {
-        let holds = vec![Hold { cpu, held, hold_us, pause_us: 0 }];
+        let holds = vec![Hold { cpu, held, hold_us }];
         let prepare = Command::Prepare { workload: Workload::Hold { holds }, measure: None };
         answered(vm.call(&prepare, limit, &cancel, notice))?;
         let error = match vm.call(&Command::Start, limit, &cancel, notice) {

@@ -4,7 +4,7 @@
  * program that watches the guest from outside reports.
  *
  * On each chosen CPU a bound thread enters the context, spins there for a
- * time, leaves it, and does so again, at once or after a pause:
+ * time, leaves it, and does so again:
  *
  *   kernel    preemptible kernel code
  *   reader    an RCU read-side section
@@ -24,7 +24,7 @@
  *
  * Files in /sys/kernel/debug/reprieve_hold:
  *   control  write one command:
- *              start CPU CONTEXT HOLD_US PAUSE_US
+ *              start CPU CONTEXT HOLD_US
  *              stop               (all CPUs; waits until they have left)
  *   holds    "CPU CONTEXT COUNT" lines: holds completed
  */
@@ -32,7 +32,6 @@
 #include <linux/completion.h>
 #include <linux/cpu.h>
 #include <linux/debugfs.h>
-#include <linux/delay.h>
 #include <linux/interrupt.h>
 #include <linux/irq_work.h>
 #include <linux/kthread.h>
@@ -54,7 +53,6 @@
 #define MAX_HOLD_US (10U * USEC_PER_SEC)
 /* For contexts in which the CPU serves no interrupts or no softirqs. */
 #define MAX_ATOMIC_HOLD_US (1U * USEC_PER_SEC)
-#define MAX_PAUSE_US (10U * USEC_PER_SEC)
 /* Between two readings of the clock: about 10 us, emulated ten times that. */
 #define SPINS 500
 
@@ -70,7 +68,6 @@ struct hold {
 	struct task_struct *thread; /* NULL when there is none */
 	const struct context *context;
 	u64 hold_ns;
-	unsigned int pause_us;
 	bool stop;
 	u64 count;
 	/* Taken by this CPU's thread only. */
@@ -191,11 +188,7 @@ static int hold_thread(void *data)
 			hold->context->hold(hold);
 			WRITE_ONCE(hold->count, hold->count + 1);
 		}
-		if (hold->pause_us)
-			usleep_range(hold->pause_us,
-				     hold->pause_us + hold->pause_us / 4);
-		else
-			schedule();
+		schedule();
 	}
 	return 0;
 }
@@ -229,16 +222,14 @@ static const struct context *context_named(const char *name)
 	return NULL;
 }
 
-static int start(unsigned int cpu, const char *name, unsigned int hold_us,
-		 unsigned int pause_us)
+static int start(unsigned int cpu, const char *name, unsigned int hold_us)
 {
 	const struct context *context = context_named(name);
 	struct task_struct *thread;
 	struct hold *hold;
 	int err = 0;
 
-	if (!context || !hold_us || hold_us > context->max_us ||
-	    pause_us > MAX_PAUSE_US)
+	if (!context || !hold_us || hold_us > context->max_us)
 		return -EINVAL;
 	cpus_read_lock();
 	if (cpu >= nr_cpu_ids || !cpu_online(cpu)) {
@@ -252,7 +243,6 @@ static int start(unsigned int cpu, const char *name, unsigned int hold_us,
 	}
 	hold->context = context;
 	hold->hold_ns = (u64)hold_us * NSEC_PER_USEC;
-	hold->pause_us = pause_us;
 	hold->stop = false;
 	hold->count = 0;
 	thread = kthread_create_on_node(hold_thread, hold, cpu_to_node(cpu),
@@ -271,12 +261,11 @@ out:
 
 static int command(char *text)
 {
-	unsigned int cpu, hold_us, pause_us;
+	unsigned int cpu, hold_us;
 	char name[16];
 
-	if (sscanf(text, "start %u %15s %u %u", &cpu, name, &hold_us,
-		   &pause_us) == 4)
-		return start(cpu, name, hold_us, pause_us);
+	if (sscanf(text, "start %u %15s %u", &cpu, name, &hold_us) == 3)
+		return start(cpu, name, hold_us);
 	if (strcmp(text, "stop") != 0)
 		return -EINVAL;
 	stop_all();

@@ -2,17 +2,17 @@
 /*
  * reprieve_load - RCU workloads and latency probes that must run in the kernel.
  *
- * Membench: on each chosen CPU a bound thread allocates objects and frees them
- * through call_rcu(), the memory microbenchmark of "The RCU-Reader Preemption
- * Problem in VMs" (USENIX ATC 2017): 1 KiB, 2.5 K pairs per second per CPU, a
- * call of the scheduler after every ten pairs. A thread does a batch of
- * yield_every pairs, then sleeps until the next is due, yield_every / rate
- * seconds after this one was. A thread that is late, because its vCPU was
- * preempted, makes up for one batch at most: two follow each other, and the
- * time counts from there. So a preemption causes no larger burst, and since
- * the start there was at most one batch more than the rate gives. Rate 0: no
- * sleep, only schedule() after each batch. When there is no memory the thread
- * counts a failure and pauses for 10 ms; it never calls the OOM killer.
+ * Membench: on each CPU a bound thread allocates objects and frees them through
+ * call_rcu(), the memory microbenchmark of "The RCU-Reader Preemption Problem
+ * in VMs" (USENIX ATC 2017): 1 KiB, 2.5 K pairs per second per CPU, a call of
+ * the scheduler after every ten pairs. A thread does a batch of ten pairs, then
+ * sleeps until the next is due, 10 / rate seconds after this one was. A thread
+ * that is late, because its vCPU was preempted, makes up for one batch at most:
+ * two follow each other, and the time counts from there. So a preemption causes
+ * no larger burst, and since the start there was at most one batch more than
+ * the rate gives. Rate 0: no sleep, only schedule() after each batch. When
+ * there is no memory the thread counts a failure and pauses for 10 ms; it never
+ * calls the OOM killer.
  *
  * Probes: on each CPU a timer registers a callback, and the callback records
  * how long it had to wait. The intervals are uniform between 3/4 and 5/4 of the
@@ -24,7 +24,7 @@
  *
  * Files in /sys/kernel/debug/reprieve_load:
  *   control  write one command:
- *              membench prepare RATE BYTES YIELD_EVERY CPULIST|all
+ *              membench prepare RATE BYTES  (on all CPUs)
  *              membench start | stop | end
  *              probe start HZ RECORDS | stop
  *              drain              (rcu_barrier)
@@ -34,7 +34,6 @@
 
 #include <linux/atomic.h>
 #include <linux/cpu.h>
-#include <linux/cpumask.h>
 #include <linux/debugfs.h>
 #include <linux/hrtimer.h>
 #include <linux/kthread.h>
@@ -55,6 +54,8 @@
 #include "control.h"
 #include "prompt.h"
 
+/* Pairs between two calls of the scheduler. */
+#define BATCH 10U
 #define MAX_OBJECT_BYTES (1U << 20)
 #define MAX_RATE 10000000U
 #define MAX_PROBE_HZ 1000U
@@ -86,7 +87,6 @@ static struct {
 	struct task_struct *
 		*threads; /* by CPU number; NULL when not prepared */
 	size_t bytes;
-	unsigned int yield_every;
 	u64 interval_ns; /* of a batch; 0: no pause */
 	bool running;
 	atomic_t active;
@@ -134,7 +134,7 @@ static void bench_run(void)
 	unsigned int i;
 
 	while (READ_ONCE(bench.running) && !kthread_should_stop()) {
-		for (i = 0; i < bench.yield_every; i++) {
+		for (i = 0; i < BATCH; i++) {
 			if (!bench_pair()) {
 				bench_sleep(ktime_get_ns() +
 					    BACK_OFF_MS * NSEC_PER_MSEC);
@@ -204,39 +204,24 @@ static void bench_end(void)
 	bench_clear();
 }
 
-static int bench_prepare(unsigned int rate, unsigned int bytes,
-			 unsigned int yield_every, const char *list)
+static int bench_prepare(unsigned int rate, unsigned int bytes)
 {
 	struct task_struct *thread;
-	cpumask_var_t mask;
 	unsigned int cpu;
 	int err = 0;
 
 	if (bytes > MAX_OBJECT_BYTES || rate > MAX_RATE)
 		return -EINVAL;
 	bench_end();
-	if (!zalloc_cpumask_var(&mask, GFP_KERNEL))
-		return -ENOMEM;
 	cpus_read_lock();
-	if (strcmp(list, "all") == 0)
-		cpumask_copy(mask, cpu_online_mask);
-	else
-		err = cpulist_parse(list, mask);
-	if (!err &&
-	    (cpumask_empty(mask) || !cpumask_subset(mask, cpu_online_mask)))
-		err = -EINVAL;
-	if (err)
-		goto out;
 	bench.bytes = max_t(size_t, bytes, sizeof(struct object));
-	bench.yield_every = clamp(yield_every, 1U, 1000000U);
-	bench.interval_ns =
-		rate ? div_u64((u64)bench.yield_every * NSEC_PER_SEC, rate) : 0;
+	bench.interval_ns = rate ? div_u64((u64)BATCH * NSEC_PER_SEC, rate) : 0;
 	bench.threads = kcalloc(nr_cpu_ids, sizeof(*bench.threads), GFP_KERNEL);
 	if (!bench.threads) {
 		err = -ENOMEM;
 		goto out;
 	}
-	for_each_cpu(cpu, mask) {
+	for_each_online_cpu(cpu) {
 		thread = kthread_create_on_node(bench_thread, NULL,
 						cpu_to_node(cpu), "membench/%u",
 						cpu);
@@ -250,7 +235,6 @@ static int bench_prepare(unsigned int rate, unsigned int bytes,
 	}
 out:
 	cpus_read_unlock();
-	free_cpumask_var(mask);
 	if (err)
 		bench_end();
 	return err;
@@ -432,13 +416,10 @@ static int probe_start(unsigned int hz, unsigned int records)
 
 static int command(char *text)
 {
-	unsigned int a, b, c;
-	/* As long as a command can be: no list is cut. */
-	char list[256];
+	unsigned int a, b;
 
-	if (sscanf(text, "membench prepare %u %u %u %255s", &a, &b, &c, list) ==
-	    4)
-		return bench_prepare(a, b, c, list);
+	if (sscanf(text, "membench prepare %u %u", &a, &b) == 2)
+		return bench_prepare(a, b);
 	if (sscanf(text, "probe start %u %u", &a, &b) == 2)
 		return probe_start(a, b);
 	if (strcmp(text, "membench start") == 0)

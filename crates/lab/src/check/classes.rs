@@ -87,7 +87,7 @@ impl Kept {
         let held = self.0?;
         let atomic = matches!(held, Held::Hardirq | Held::IrqsOff);
         let hold_us = if atomic { HOLD_ATOMIC_US } else { HOLD_US };
-        Some(Hold { cpu, held, hold_us, pause_us: 0 })
+        Some(Hold { cpu, held, hold_us })
     }
 }
 

@@ -156,7 +156,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     let mut watched = setup.watch(&vm)?;
     let tid = vm.threads().vcpus().get(READER as usize).copied();
     let tid = tid.ok_or_else(|| anyhow!("the VM has no vCPU {READER}"))?;
-    let hold = Hold { cpu: READER, held: Held::Reader, hold_us: HOLD_US, pause_us: 0 };
+    let hold = Hold { cpu: READER, held: Held::Reader, hold_us: HOLD_US };
     // The probes ask for grace periods all the time.
     let measure = Measure { memory_ms: 100, slow_ms: 1_000, trace_kb: 256, callback_probe_hz: 50 };
     setup.prepare(&mut vm, Workload::Hold { holds: vec![hold] }, Some(measure))?;

@@ -23,12 +23,7 @@ pub fn postmark(vcpus: u32, cpus: &[u32], size: &Size, options: &Options) -> VmP
 
 /// The guest whose kernel module allocates objects and frees them through `call_rcu`.
 pub fn membench(vcpus: u32, cpus: &[u32], size: &Size, options: &Options) -> VmPlan {
-    let workload = Workload::Membench {
-        cpus: Vec::new(),
-        rate: options.rate,
-        object_bytes: options.object_bytes,
-        yield_every: 10,
-    };
+    let workload = Workload::Membench { rate: options.rate, object_bytes: options.object_bytes };
     vm("membench", vcpus, cpus, size.work_memory(vcpus), workload)
 }
 

@@ -14,10 +14,9 @@ pub enum Workload {
     Idle,
     /// `instances` Postmark processes, each with its own directory of `files` files on tmpfs.
     Postmark { instances: u32, files: u32, seed: u64 },
-    /// The kernel module: on each CPU of `cpus` (all, when empty) allocate `object_bytes` and free
-    /// them through `call_rcu`, `rate` pairs per second per CPU (0: as fast as it goes), calling
-    /// the scheduler every `yield_every` pairs.
-    Membench { cpus: Vec<u32>, rate: u32, object_bytes: u32, yield_every: u32 },
+    /// The kernel module: on each CPU allocate `object_bytes` and free them through `call_rcu`,
+    /// `rate` pairs per second (0: as fast as it goes), calling the scheduler after every ten.
+    Membench { rate: u32, object_bytes: u32 },
     /// `clone()` of a child in new namespaces of each kind, in a loop, by `workers` processes.
     Clone { workers: u32 },
     /// A thread pinned to `producer_cpu` that creates and removes System V semaphore sets of
@@ -122,15 +121,13 @@ impl Workload {
     }
 }
 
-/// A CPU that stays in `held` for `hold_us` at a time, over and over, with pauses of `pause_us` (0:
-/// none but a call of the scheduler).
+/// A CPU that stays in `held` for `hold_us` at a time, over and over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hold {
     pub cpu: u32,
     pub held: Held,
     pub hold_us: u32,
-    pub pause_us: u32,
 }
 
 /// A state in which a CPU can be kept. For the states of the kernel, the module has a function of

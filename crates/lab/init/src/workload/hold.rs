@@ -25,23 +25,19 @@ pub fn prepare(holds: &[Hold]) -> Result<Box<dyn Load>> {
     };
     let cpus = kernel.iter().map(|hold| hold.cpu).collect();
     let commands = kernel.iter().map(|hold| {
-        let Hold { cpu, held, hold_us, pause_us } = hold;
-        format!("start {cpu} {} {hold_us} {pause_us}", held.name())
+        let Hold { cpu, held, hold_us } = hold;
+        format!("start {cpu} {} {hold_us}", held.name())
     });
     Ok(Box::new(Holds { user, cpus, commands: commands.collect() }))
 }
 
 /// A hold of user mode: as many steps as take `hold_us` of CPU time.
 fn operation(hold: &Hold) -> Operation {
-    let pause = Duration::from_micros(hold.pause_us.into());
     let mut x = u64::from(hold.cpu);
     let steps = super::steps_in(hold.hold_us);
     Box::new(move |slot| {
         x = super::compute(x, steps);
         slot.operation();
-        if !pause.is_zero() {
-            std::thread::sleep(pause);
-        }
         Ok(())
     })
 }

@@ -8,18 +8,11 @@ use super::{Done, Load};
 use crate::kmod;
 use crate::sys::{Result, now_ns};
 
-pub fn prepare(
-    cpus: &[u32],
-    rate: u32,
-    object_bytes: u32,
-    yield_every: u32,
-) -> Result<Box<dyn Load>> {
+pub fn prepare(rate: u32, object_bytes: u32) -> Result<Box<dyn Load>> {
     if !kmod::is_loaded() {
         return Err("membench needs the kernel module reprieve_load, which is not loaded".into());
     }
-    let list: Vec<String> = cpus.iter().map(u32::to_string).collect();
-    let list = if list.is_empty() { "all".into() } else { list.join(",") };
-    kmod::command(&format!("membench prepare {rate} {object_bytes} {yield_every} {list}"))?;
+    kmod::command(&format!("membench prepare {rate} {object_bytes}"))?;
     Ok(Box::new(Membench))
 }
 

@@ -98,9 +98,7 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
         Workload::Postmark { instances, files, seed } => {
             postmark::prepare(*instances, *files, *seed)
         }
-        Workload::Membench { cpus, rate, object_bytes, yield_every } => {
-            membench::prepare(cpus, *rate, *object_bytes, *yield_every)
-        }
+        Workload::Membench { rate, object_bytes } => membench::prepare(*rate, *object_bytes),
         Workload::Clone { workers } => clone::prepare(*workers),
         Workload::SemChurn { producer_cpu, reader_cpus, semaphores } => {
             semaphores::prepare(*producer_cpu, reader_cpus, *semaphores)
