@@ -3,13 +3,11 @@
 //! 16 bytes: key and value.
 
 use super::side::Enter;
-use super::{Peer, Reader, Writer, drain, repeat, wait};
-use crate::error::Result;
+use super::{Peer, Reader, Writer, repeat};
 use crate::table::{Table, value_of};
 use reprieve::structures::Cell;
 use std::hint::black_box;
 use std::marker::PhantomData;
-use std::time::Duration;
 
 /// The content of a node of the table, with so many words more than the key 0 and its value.
 #[derive(Clone, Copy)]
@@ -118,14 +116,5 @@ struct Storer<'a, const MORE: usize>(&'a Cell<Entry<MORE>>);
 impl<const MORE: usize> Writer for Storer<'_, MORE> {
     fn replace(&mut self, _: u64) {
         self.0.store(Entry::new());
-    }
-
-    fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
-        self.replace(key);
-        wait()
-    }
-
-    fn drain(&mut self) {
-        drain();
     }
 }

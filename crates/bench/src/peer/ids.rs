@@ -6,16 +6,14 @@
 //! to insert another, which gets a new id; readers take the current id of a key from an array of
 //! atomics, and one that has gone stale meanwhile is not wrong.
 
+use super::drain;
+use super::map::{Protected, Read, Sections, Shared, Usual};
 use super::side::Enter;
-use super::{Peer, Reader, Writer, drain, random_keys, wait};
-use crate::error::Result;
-use crate::table::{Table, value_of};
+use crate::table::{KEYS, value_of};
 use reprieve::structures::IdTable;
 use reprieve::structures::ids::Id;
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError, RwLock};
 
 /// An object.
 struct Object {
@@ -28,138 +26,93 @@ impl Object {
         Object { key, value: value_of(key) }
     }
 
-    fn belongs_to(&self, key: u64) -> bool {
-        self.key == key && self.value == value_of(key)
+    /// The value, 0 if the object belongs to another key.
+    fn value_for(&self, key: u64) -> u64 {
+        if self.key == key { self.value } else { 0 }
     }
 }
 
-/// `IdTable` and the ids of the keys.
-struct Ids {
+/// `IdTable`, and the ids of the keys.
+pub struct Ids {
     table: IdTable<Object>,
     ids: Vec<AtomicU64>,
-}
-
-impl Ids {
-    fn new(keys: u64) -> Ids {
-        let table = IdTable::new();
-        let ids = (0..keys).map(|key| AtomicU64::new(insert(&table, key))).collect();
-        Ids { table, ids }
-    }
-
-    fn id(&self, key: u64) -> u64 {
-        self.ids[key as usize].load(Ordering::Acquire)
-    }
-
-    /// Whether `found` is wrong for the key whose id was `number`.
-    fn wrong(&self, key: u64, number: u64, found: Option<bool>) -> bool {
-        match found {
-            Some(right) => !right,
-            // Removed between the two; its successor's id may not be there yet.
-            None => self.id(key) == number && number != GONE,
-        }
-    }
 }
 
 /// No id, while an object is being replaced.
 const GONE: u64 = 0;
 
-fn insert(table: &IdTable<Object>, key: u64) -> u64 {
-    table.insert(Object::new(key)).map_or(GONE, Id::get)
-}
+impl Shared for Ids {
+    fn new() -> Ids {
+        Ids { table: IdTable::new(), ids: (0..KEYS).map(|_| AtomicU64::new(GONE)).collect() }
+    }
 
-/// `IdTable`, found in sections.
-pub struct Sections<E>(OnceLock<Ids>, PhantomData<fn() -> E>);
-/// `IdTable`, by protected references.
-#[derive(Default)]
-pub struct Protected(OnceLock<Ids>);
+    fn insert(&self, key: u64) -> bool {
+        let slot = &self.ids[key as usize];
+        let old = Id::from_number(slot.swap(GONE, Ordering::AcqRel));
+        let new = !old.is_some_and(|id| self.table.remove(id));
+        let id = self.table.insert(Object::new(key)).map_or(GONE, Id::get);
+        slot.store(id, Ordering::Release);
+        new
+    }
 
-impl<E> Default for Sections<E> {
-    fn default() -> Self {
-        Sections(OnceLock::new(), PhantomData)
+    fn remove(&self, _: u64) -> bool {
+        false
+    }
+
+    fn drain(&self) {
+        drain();
     }
 }
 
-impl<E: Enter> Peer for Sections<E> {
-    fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
-        let ids = self.0.get_or_init(|| Ids::new(table.keys()));
-        Box::new(SectionReader(ids, table, E::new()))
+impl Ids {
+    fn id(&self, key: u64) -> u64 {
+        self.ids[key as usize].load(Ordering::Acquire)
     }
 
-    fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
-        Box::new(IdsWriter(self.0.get_or_init(|| Ids::new(table.keys()))))
-    }
-}
-
-impl Peer for Protected {
-    fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
-        Box::new(ProtectedReader(self.0.get_or_init(|| Ids::new(table.keys())), table))
-    }
-
-    fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
-        Box::new(IdsWriter(self.0.get_or_init(|| Ids::new(table.keys()))))
+    /// The value of a key, whose object `find` finds by its id.
+    #[inline(always)]
+    fn value(&self, key: u64, find: impl FnOnce(Id) -> Option<u64>) -> u64 {
+        let number = self.id(key);
+        match Id::from_number(number).and_then(find) {
+            Some(value) => value,
+            // Removed between the two; its successor's id may not be there yet.
+            None if self.id(key) != number || number == GONE => value_of(key),
+            None => 0,
+        }
     }
 }
 
-/// Looks random keys up; `right` finds the object of an id and tells whether it is the key's.
-#[inline(always)]
-fn find(
-    ids: &Ids,
-    table: &Table,
-    seed: &mut u64,
-    n: u64,
-    right: impl Fn(Id, u64) -> Option<bool>,
-) -> u64 {
-    random_keys(table, seed, n, |key| {
-        let number = ids.id(key);
-        ids.wrong(key, number, Id::from_number(number).and_then(|id| right(id, key)))
-    })
-}
-
-struct SectionReader<'a, E>(&'a Ids, &'a Table, E);
-
-impl<E: Enter> Reader for SectionReader<'_, E> {
-    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
-        let bad = find(self.0, self.1, seed, n, |id, key| {
-            let guard = self.2.enter();
-            let live = self.0.table.get(id, &guard)?.lock()?;
-            Some(live.belongs_to(key))
-        });
-        self.2.after();
-        bad
+impl<E: Enter> Read<Ids> for Sections<E> {
+    fn new() -> Self {
+        Sections(E::new())
     }
-}
 
-struct ProtectedReader<'a>(&'a Ids, &'a Table);
-
-impl Reader for ProtectedReader<'_> {
-    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
-        find(self.0, self.1, seed, n, |id, key| {
-            let entry = self.0.table.protect(id)?;
-            let live = entry.lock()?;
-            Some(live.belongs_to(key))
+    #[inline(always)]
+    fn find(&self, ids: &Ids, key: u64) -> u64 {
+        ids.value(key, |id| {
+            let guard = self.0.enter();
+            let live = ids.table.get(id, &guard)?.lock()?;
+            Some(live.value_for(key))
         })
     }
+
+    fn after(&mut self) {
+        self.0.after();
+    }
 }
 
-struct IdsWriter<'a>(&'a Ids);
-
-impl Writer for IdsWriter<'_> {
-    fn replace(&mut self, key: u64) {
-        let Ids { table, ids } = self.0;
-        let slot = &ids[key as usize];
-        if let Some(id) = Id::from_number(slot.swap(GONE, Ordering::AcqRel)) {
-            table.remove(id);
-        }
-        slot.store(insert(table, key), Ordering::Release);
+impl Read<Ids> for Protected {
+    fn new() -> Self {
+        Protected
     }
 
-    fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
-        self.replace(key);
-        wait()
-    }
-
-    fn drain(&mut self) {
-        drain();
+    #[inline(always)]
+    fn find(&self, ids: &Ids, key: u64) -> u64 {
+        ids.value(key, |id| {
+            let entry = ids.table.protect(id)?;
+            let live = entry.lock()?;
+            Some(live.value_for(key))
+        })
     }
 }
 
@@ -167,53 +120,42 @@ impl Writer for IdsWriter<'_> {
 type Array = Vec<Box<Mutex<Object>>>;
 
 /// Objects under a reader-writer lock, each with a lock of its own: the paper's "without RCU".
-#[derive(Default)]
-pub struct Locked(OnceLock<RwLock<Array>>);
+pub struct Locked(RwLock<Array>);
 
-impl Locked {
-    fn array(&self, table: &Table) -> &RwLock<Array> {
-        self.0.get_or_init(|| {
-            let object = |key| Box::new(Mutex::new(Object::new(key)));
-            RwLock::new((0..table.keys()).map(object).collect())
-        })
-    }
-}
-
-impl Peer for Locked {
-    fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
-        Box::new(Locking(self.array(table), table))
+impl Shared for Locked {
+    fn new() -> Locked {
+        Locked(RwLock::new(vec![]))
     }
 
-    fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
-        Box::new(Locking(self.array(table), table))
-    }
-}
-
-struct Locking<'a>(&'a RwLock<Array>, &'a Table);
-
-impl Reader for Locking<'_> {
-    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
-        random_keys(self.1, seed, n, |key| {
-            let array = self.0.read().unwrap_or_else(PoisonError::into_inner);
-            let object = array[key as usize].lock().unwrap_or_else(PoisonError::into_inner);
-            !object.belongs_to(key)
-        })
-    }
-}
-
-impl Writer for Locking<'_> {
-    fn replace(&mut self, key: u64) {
-        let new = Box::new(Mutex::new(Object::new(key)));
+    fn insert(&self, key: u64) -> bool {
+        let object = Box::new(Mutex::new(Object::new(key)));
         let mut array = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::replace(&mut array[key as usize], new);
+        let new = key as usize == array.len();
+        let old = if new {
+            array.push(object);
+            None
+        } else {
+            Some(std::mem::replace(&mut array[key as usize], object))
+        };
         drop(array);
         drop(old);
+        new
     }
 
-    fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
-        self.replace(key);
-        Ok(Duration::ZERO)
+    fn remove(&self, _: u64) -> bool {
+        false
+    }
+}
+
+impl Read<Locked> for Usual {
+    fn new() -> Self {
+        Usual
     }
 
-    fn drain(&mut self) {}
+    #[inline(always)]
+    fn find(&self, locked: &Locked, key: u64) -> u64 {
+        let array = locked.0.read().unwrap_or_else(PoisonError::into_inner);
+        let object = array[key as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        object.value_for(key)
+    }
 }

@@ -8,7 +8,8 @@
 use super::side::Enter;
 #[cfg(urcu)]
 use super::urcu::{Functions, Thread};
-use super::{Peer, Reader, Writer, drain, repeat, wait};
+use super::{Peer, Reader, Writer, repeat};
+#[cfg(urcu)]
 use crate::error::Result;
 use crate::item::{self, Item, Items, Links};
 use crate::table::{Table, value_of};
@@ -19,6 +20,7 @@ use reprieve::structures::list::{
 use reprieve::{Domain, Head, hlist_for_each_entry_rcu, list_entry, list_for_each_entry_rcu};
 use std::marker::PhantomData;
 use std::sync::OnceLock;
+#[cfg(urcu)]
 use std::time::Duration;
 
 /// `List<T>`.
@@ -68,15 +70,6 @@ struct OwnedWriter<'a>(&'a List<(u64, u64)>);
 impl Writer for OwnedWriter<'_> {
     fn replace(&mut self, key: u64) {
         self.0.replace_first(|(k, _)| *k == key, |&(key, _)| (key, value_of(key)));
-    }
-
-    fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
-        self.replace(key);
-        wait()
-    }
-
-    fn drain(&mut self) {
-        drain();
     }
 }
 
@@ -213,15 +206,6 @@ impl Writer for Replacer<'_> {
             let address = old.cast_const().cast();
             Domain::global().retire(address, head, free_head, size_of::<Item>(), true);
         }
-    }
-
-    fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
-        self.replace(key);
-        wait()
-    }
-
-    fn drain(&mut self) {
-        drain();
     }
 }
 

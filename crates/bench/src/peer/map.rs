@@ -9,7 +9,8 @@
 use super::side::Enter;
 #[cfg(urcu)]
 use super::urcu::{Functions, Thread};
-use super::{Peer, Reader, Writer, drain, random_keys, wait};
+use super::{Peer, Reader, Writer, drain, random_keys};
+#[cfg(urcu)]
 use crate::error::Result;
 use crate::hash::Mixing;
 use crate::table::{Table, value_of};
@@ -22,6 +23,7 @@ use std::ffi::c_void;
 use std::hint::black_box;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
+#[cfg(urcu)]
 use std::time::Duration;
 
 /// A map that a peer shares among its threads. The first reader or writer fills it with the table's
@@ -92,11 +94,6 @@ impl<M: Shared> Writer for Changing<'_, M> {
         self.0.insert(key);
     }
 
-    fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
-        self.replace(key);
-        wait()
-    }
-
     fn insert(&mut self, key: u64) -> bool {
         self.0.insert(key)
     }
@@ -111,83 +108,68 @@ impl<M: Shared> Writer for Changing<'_, M> {
 }
 
 pub type Own = Map<u64, u64, Global, Mixing>;
-
-impl Shared for Own {
-    fn new() -> Own {
-        Map::builder().hasher(Mixing).build()
-    }
-
-    fn insert(&self, key: u64) -> bool {
-        Map::insert(self, key, value_of(key)).is_none()
-    }
-
-    fn remove(&self, key: u64) -> bool {
-        Map::remove(self, &key).is_some()
-    }
-
-    fn drain(&self) {
-        drain();
-    }
-}
-
 pub type Ordered = OrderedMap<u64, u64>;
 
-impl Shared for Ordered {
-    fn new() -> Ordered {
-        OrderedMap::new()
-    }
+/// This project's maps, of which each `new` makes an empty one.
+macro_rules! ours {
+    ($($map:ty: $new:expr;)*) => { $(
+        impl Shared for $map {
+            fn new() -> Self {
+                $new
+            }
 
-    fn insert(&self, key: u64) -> bool {
-        OrderedMap::insert(self, key, value_of(key)).is_none()
-    }
+            fn insert(&self, key: u64) -> bool {
+                <$map>::insert(self, key, value_of(key)).is_none()
+            }
 
-    fn remove(&self, key: u64) -> bool {
-        OrderedMap::remove(self, &key).is_some()
-    }
+            fn remove(&self, key: u64) -> bool {
+                <$map>::remove(self, &key).is_some()
+            }
 
-    fn drain(&self) {
-        drain();
-    }
+            fn drain(&self) {
+                drain();
+            }
+        }
+
+        impl<E: Enter> Read<$map> for Sections<E> {
+            fn new() -> Self {
+                Sections(E::new())
+            }
+
+            #[inline(always)]
+            fn find(&self, map: &$map, key: u64) -> u64 {
+                let guard = self.0.enter();
+                map.get(&key, &guard).copied().unwrap_or(0)
+            }
+
+            fn after(&mut self) {
+                self.0.after();
+            }
+        }
+
+        impl Read<$map> for Protected {
+            fn new() -> Self {
+                Protected
+            }
+
+            #[inline(always)]
+            fn find(&self, map: &$map, key: u64) -> u64 {
+                black_box(map.protect(&key)).map_or(0, |held| *held)
+            }
+        }
+    )* };
+}
+ours! {
+    Own: Map::builder().hasher(Mixing).build();
+    Ordered: OrderedMap::new();
 }
 
 /// References in sections.
-pub struct Sections<E>(E);
+pub struct Sections<E>(pub E);
 /// Copies by restartable lookups.
 pub struct Copied;
 /// Protected references.
 pub struct Protected;
-
-impl<E: Enter> Read<Own> for Sections<E> {
-    fn new() -> Self {
-        Sections(E::new())
-    }
-
-    #[inline(always)]
-    fn find(&self, map: &Own, key: u64) -> u64 {
-        let guard = self.0.enter();
-        map.get(&key, &guard).copied().unwrap_or(0)
-    }
-
-    fn after(&mut self) {
-        self.0.after();
-    }
-}
-
-impl<E: Enter> Read<Ordered> for Sections<E> {
-    fn new() -> Self {
-        Sections(E::new())
-    }
-
-    #[inline(always)]
-    fn find(&self, map: &Ordered, key: u64) -> u64 {
-        let guard = self.0.enter();
-        map.get(&key, &guard).copied().unwrap_or(0)
-    }
-
-    fn after(&mut self) {
-        self.0.after();
-    }
-}
 
 impl Read<Own> for Copied {
     fn new() -> Copied {
@@ -197,28 +179,6 @@ impl Read<Own> for Copied {
     #[inline(always)]
     fn find(&self, map: &Own, key: u64) -> u64 {
         map.copied(&key).unwrap_or(0)
-    }
-}
-
-impl Read<Own> for Protected {
-    fn new() -> Protected {
-        Protected
-    }
-
-    #[inline(always)]
-    fn find(&self, map: &Own, key: u64) -> u64 {
-        black_box(map.protect(&key)).map_or(0, |held| *held)
-    }
-}
-
-impl Read<Ordered> for Protected {
-    fn new() -> Protected {
-        Protected
-    }
-
-    #[inline(always)]
-    fn find(&self, map: &Ordered, key: u64) -> u64 {
-        black_box(map.protect(&key)).map_or(0, |held| *held)
     }
 }
 

@@ -72,9 +72,14 @@ pub trait Writer {
     /// Replaces a key's node, waits until the old one may be freed, frees it, and returns the time
     /// that passed until then.
     ///
+    /// By default, a grace period of the default domain.
+    ///
     /// # Errors
     /// [`Error::Broken`] if that takes ten minutes.
-    fn replace_and_wait(&mut self, key: u64) -> Result<Duration>;
+    fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
+        self.replace(key);
+        wait()
+    }
 
     /// Adds a key, also one that the table does not have. Returns whether it is new; `false` if the
     /// subject does not have the operation.
@@ -87,9 +92,11 @@ pub trait Writer {
         false
     }
 
-    /// Hurries the freeing of all garbage. Called again and again, after the last reader has gone,
-    /// until no garbage is left.
-    fn drain(&mut self);
+    /// Hurries the freeing of all garbage; by default, runs the callbacks of the default domain.
+    /// Called again and again, after the last reader has gone, until no garbage is left.
+    fn drain(&mut self) {
+        drain();
+    }
 }
 
 /// Makes a subject.
@@ -142,10 +149,10 @@ pub fn make(kind: Kind) -> Box<dyn Peer> {
         Kind::SkipMap => {
             Box::<map::Mapped<crossbeam_skiplist::SkipMap<_, _>, map::Usual>>::default()
         }
-        Kind::Ids(Side::Qsbr) => Box::<ids::Sections<Online>>::default(),
-        Kind::Ids(Side::Protected) => Box::<ids::Protected>::default(),
-        Kind::Ids(_) => Box::<ids::Sections<Plainly>>::default(),
-        Kind::LockedIds => Box::<ids::Locked>::default(),
+        Kind::Ids(Side::Qsbr) => Box::<map::Mapped<ids::Ids, map::Sections<Online>>>::default(),
+        Kind::Ids(Side::Protected) => Box::<map::Mapped<ids::Ids, map::Protected>>::default(),
+        Kind::Ids(_) => Box::<map::Mapped<ids::Ids, map::Sections<Plainly>>>::default(),
+        Kind::LockedIds => Box::<map::Mapped<ids::Locked, map::Usual>>::default(),
         Kind::List(Side::Qsbr) => Box::<list::Owned<Online>>::default(),
         Kind::List(_) => Box::<list::Owned<Plainly>>::default(),
         Kind::Intrusive(links, Side::Qsbr) => Box::new(list::Intrusive::<Online>::new(links)),

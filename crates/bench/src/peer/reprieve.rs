@@ -3,7 +3,7 @@
 //! in the default domain, whose engine is `Restart`, with its default cap.
 
 use super::side::{Enter, InSections, Online, Plainly};
-use super::{Peer, Reader, Writer, drain, lookups, repeat, replace_and_await, wait_and_free};
+use super::{Peer, Reader, Writer, lookups, repeat, replace_and_await, wait_and_free};
 use crate::error::Result;
 use crate::table::{Node, Table, free, next_seed, value_of};
 use reprieve::{Domain, Head, Lookup, Section};
@@ -259,10 +259,6 @@ impl Writer for Retirer<'_> {
     fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
         wait_and_free(self.0.replace(key, false), reprieve::synchronize_rcu)
     }
-
-    fn drain(&mut self) {
-        drain();
-    }
 }
 
 /// The writer beside protected references, which no grace period waits for: only retiring looks at
@@ -276,9 +272,5 @@ impl Writer for Watcher<'_> {
 
     fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
         replace_and_await(self.0, || self.replace(key), || ())
-    }
-
-    fn drain(&mut self) {
-        drain();
     }
 }
