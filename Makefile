@@ -66,6 +66,7 @@ help:
 	@echo 'make test-others that the runtime compiles for FreeBSD and macOS (part of make test; skipped without rustup'"'"'s targets)'
 	@echo 'make test-oldest  that all compiles with Rust $(OLDEST_RUST), the oldest that it is for (part of make test; skipped without rustup'"'"'s toolchain)'
 	@echo 'make test-slice  time-slice extensions of rseq, on a kernel built with them (part of make test-lab)'
+	@echo 'make test-large  the runtime, the locks and System V IPC on 72 emulated CPUs (part of make test-lab)'
 	@echo 'make test-programs  Debian'"'"'s PostgreSQL, Redis, Chromium and others with what Reprieve preloads: a line each (part of make test-lab)'
 	@echo 'make test-lab  the long tests: all kernels with eight of the experiments in a lab host, and more'
 	@echo 'make pictures  the pictures of docs/pictures, from a real run; needs root, and a quiet machine'
@@ -243,9 +244,13 @@ test-publish: setup-test
 		echo 'make test-publish: skipped, cargo publishes one package at a time' >&2; \
 	fi
 
-# Builds a kernel from Debian's source once (minutes, 2 GB meanwhile); the lab's cache keeps it.
-test-slice: setup-lab
-	$(CARGO_TEST) -p reprieve-lab --test slice -- --ignored --nocapture
+# Machines of many emulated CPUs take their time.
+test-large test-lab: TEST_LIMIT = 7200
+
+# test-slice builds a kernel from Debian's source once (minutes, 2 GB meanwhile); the lab's cache
+# keeps it.
+test-slice test-large: setup-lab init
+	REPRIEVE_INIT=$(INIT) $(CARGO_TEST) -p reprieve-lab --test $(@:test-%=%) -- --ignored --nocapture
 
 # Programs as Debian packages them, with System V IPC and the locks preloaded: a line for each.
 test-programs: LOG = $(CARGO_TARGET_DIR)/test-programs.log
@@ -320,4 +325,4 @@ ifneq ($(PARALLEL),yes)
 .NOTPARALLEL:
 endif
 
-.PHONY: help demo bench pictures setup setup-test setup-lab build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-musl test-others test-publish test-oldest test-slice test-programs test-lab fmt install install-lib deb uninstall clean
+.PHONY: help demo bench pictures setup setup-test setup-lab build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-musl test-others test-publish test-oldest test-slice test-large test-programs test-lab fmt install install-lib deb uninstall clean

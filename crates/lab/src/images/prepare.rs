@@ -7,7 +7,7 @@ use super::initramfs::Initramfs;
 use super::kernels::{self, Kernel, KernelSpec, Kernels};
 use super::tools::{self, QemuFiles};
 use super::{
-    Context, GuestImage, ImageSet, Item, LabHostImage, Program, module_build, module_order,
+    Context, GuestImage, ImageSet, Item, LabHostImage, Program, Qemu, module_build, module_order,
 };
 use crate::error::{Error, Result};
 use crate::process::Cancel;
@@ -89,6 +89,15 @@ impl<'a> Images<'a> {
         let image = self.host(&kernel, &init_binary()?, &files)?;
         let ability = kernels::ability(&kernel)?;
         Ok(LabHostImage { image, ability, program, inside })
+    }
+
+    /// A lab host's kernel for a machine with `programs` of this one, at the same paths, and QEMU.
+    pub fn machine(&self, programs: &[PathBuf]) -> Result<(GuestImage, Qemu)> {
+        self.keep()?;
+        let kernel = Kernels::new(&self.cache).host(None, &self.cx)?;
+        let files = closure::closure(Path::new("/"), programs)?;
+        let qemu = QemuFiles::find(&self.cache, &self.cx)?.qemu;
+        Ok((self.host(&kernel, &init_binary()?, &files)?, qemu))
     }
 
     /// Fetches everything that runs with `kernels` may need, so that they work without network.
