@@ -65,7 +65,7 @@ help:
 	@echo 'make test-musl  the runtime with musl (part of make test; skipped without rustup'"'"'s target)'
 	@echo 'make test-others that the runtime compiles for FreeBSD and macOS (part of make test; skipped without rustup'"'"'s targets)'
 	@echo 'make test-oldest  that all compiles with Rust $(OLDEST_RUST), the oldest that it is for (part of make test; skipped without rustup'"'"'s toolchain)'
-	@echo 'make test-slice  time-slice extensions of rseq, on a kernel built with them (part of make test-lab)'
+	@echo 'make test-slice  time-slice extensions and both modes of rseq, on a kernel built with them (part of make test-lab)'
 	@echo 'make test-large  the runtime, the locks and System V IPC on 72 emulated CPUs (part of make test-lab)'
 	@echo 'make test-programs  Debian'"'"'s PostgreSQL, Redis, Chromium and others with what Reprieve preloads: a line each (part of make test-lab)'
 	@echo 'make test-lab  the long tests: all kernels with eight of the experiments in a lab host, and more'

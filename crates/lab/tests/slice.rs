@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Time-slice extensions of rseq, on a kernel that has them. Debian's kernels do not, so one is
-//! built from Debian's source, small and without modules, and booted with the example `slice` of
-//! `reprieve-hint` as its first process. Emulated time goes by instructions: the result does not
-//! depend on the machine's speed.
+//! rseq's newer parts, on a kernel that has them. Debian's kernels do not, so one is built from
+//! Debian's source, small and without modules.
+//!
+//! - Time-slice extensions: the example `slice` of `reprieve-hint` is the first process. Emulated
+//!   time goes by instructions: the result does not depend on the machine's speed.
+//! - Both modes of rseq: the runtime's torture is the first process. The C library chooses the mode
+//!   by the size of the area that it registers.
 
 use reprieve_lab::error::{Error, Result};
 use reprieve_lab::images::Context;
@@ -23,6 +26,7 @@ use std::time::Duration;
 /// The options that `make tinyconfig` lacks.
 const CONFIG: &str = "\
 CONFIG_64BIT=y
+CONFIG_SMP=y
 CONFIG_PRINTK=y
 CONFIG_TTY=y
 CONFIG_SERIAL_8250=y
@@ -31,6 +35,8 @@ CONFIG_BLK_DEV_INITRD=y
 CONFIG_BINFMT_ELF=y
 CONFIG_FUTEX=y
 CONFIG_SYSFS=y
+CONFIG_PROC_FS=y
+CONFIG_MEMBARRIER=y
 CONFIG_DEBUG_FS=y
 CONFIG_EXPERT=y
 CONFIG_MULTIUSER=y
@@ -102,37 +108,91 @@ fn kernel(cache: &Cache, cx: &Context) -> Result<PathBuf> {
     Ok(dir.join("bzImage"))
 }
 
-/// The example, built as this test was.
-fn example(cx: &Context) -> Result<PathBuf> {
+/// The program of that name, which cargo is told to build.
+fn program(name: &str, what: &[&str], cx: &Context) -> Result<PathBuf> {
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    build.args(["build", "--locked", "--release", "--package", "reprieve-hint"]);
-    build.args(["--example", "slice", "--message-format=json"]);
+    build.args(what).args(["--locked", "--release", "--message-format=json"]);
     let built = run(&mut build, cx)?;
     let path = built.lines().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        let ours = message["target"]["name"] == "slice";
+        let ours = message["target"]["name"] == name;
         message["executable"].as_str().filter(|_| ours).map(PathBuf::from)
     });
     Ok(path.expect("cargo names what it builds"))
 }
 
-/// An initramfs with the program and glibc 2.41 or newer, which is QEMU's here.
-fn initramfs(cache: &Cache, path: &Path, cx: &Context) -> Result<()> {
+/// An initramfs with the program and the C library of `root`.
+fn initramfs(program: &Path, root: &Path, path: &Path) -> Result<()> {
     const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
-    let root = tools::programs(cache, cx)?;
     let mut image = Initramfs::new();
-    image.file(&example(cx)?, "/init")?;
+    image.file(program, "/init")?;
     image.file(&root.join(LOADER), format!("/{LOADER}"))?;
-    let dirs = closure::library_dirs(&root);
+    let dirs = closure::library_dirs(root);
     for library in ["libc.so.6", "libgcc_s.so.1"] {
         let find = |dir: &PathBuf| {
             let file = root.join(dir.strip_prefix("/").unwrap_or(dir)).join(library);
             file.is_file().then_some(file)
         };
-        let file = dirs.iter().find_map(find).expect("QEMU needs it as well");
+        let file = dirs.iter().find_map(find).expect("programs need it");
         image.file(&file, format!("/lib/{library}"))?;
     }
     image.write(path)
+}
+
+/// Boots a program, and the directory of its C library, to the program's end. What it prints.
+fn boot(
+    init: impl Fn(&Cache, &Context) -> Result<(PathBuf, PathBuf)>,
+    machine: &[&str],
+    more: &str,
+) -> String {
+    let cancel = Cancel::default();
+    let cx = Context { cancel: &cancel, progress: &Silent };
+    let cache = Cache::open().unwrap();
+    let _hold = cache.hold().unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let initrd = scratch.path().join("initrd");
+    let (program, root) = init(&cache, &cx).unwrap();
+    initramfs(&program, &root, &initrd).unwrap();
+    let qemu = QemuFiles::find(&cache, &cx).unwrap().qemu;
+    let mut vm = Command::new(&qemu.argv[0]);
+    vm.args(&qemu.argv[1..]).envs(qemu.env.iter().map(|(k, v)| (k, v)));
+    vm.args(["-accel", "tcg", "-nodefaults", "-no-reboot", "-display", "none"]).args(machine);
+    let line = format!("console=ttyS0 panic=-1 reboot=t {more}");
+    vm.args(["-serial", "stdio", "-append", &line]);
+    vm.arg("-kernel").arg(kernel(&cache, &cx).unwrap()).arg("-initrd").arg(&initrd);
+    let output = run(&mut vm, &cx).unwrap().replace('\r', "");
+    println!("{output}");
+    output
+}
+
+/// Sections restart in the mode that a C library asks for by a small area, and in the one that it
+/// asks for by a large one: before glibc 2.41 the area has 32 bytes.
+#[test]
+#[ignore = "builds a kernel: make test-slice, make test-lab"]
+fn torture_in_both_modes_of_rseq() {
+    const TORTURE: [&str; 6] = ["test", "--no-run", "--package", "reprieve", "--test", "torture"];
+    let mut sizes = vec![];
+    for own in [false, true] {
+        let output = boot(
+            |cache, cx| {
+                let root = if own { PathBuf::from("/") } else { tools::programs(cache, cx)? };
+                Ok((program("torture", &TORTURE, cx)?, root))
+            },
+            &["-smp", "2,sockets=2", "-m", "1024"],
+            "REPRIEVE_TORTURE=20 -- --nocapture",
+        );
+        assert!(output.contains("test result: ok. 1 passed"), "own C library: {own}");
+        let restarts = |line: &str| -> Option<u64> {
+            line.split(", ").find_map(|word| word.strip_suffix(" restarts"))?.parse().ok()
+        };
+        assert!(output.lines().filter_map(restarts).sum::<u64>() > 0, "no section restarts");
+        sizes.push(numbers(&output, "rseq area:", 0)[0]);
+    }
+    println!("areas of {sizes:?} bytes");
+    if sizes[1] > 32 {
+        println!("SKIPPED: the legacy mode takes a machine whose glibc is older than 2.41");
+    }
+    assert!(sizes[0] > 32, "no C library here asks for the newer mode: {sizes:?}");
 }
 
 /// The numbers in a line that begins with `label`, of its `nth` occurrence.
@@ -146,21 +206,15 @@ fn numbers(output: &str, label: &str, nth: usize) -> Vec<u64> {
 #[test]
 #[ignore = "builds a kernel: make test-slice, make test-lab"]
 fn sections_get_more_time() {
-    let cancel = Cancel::default();
-    let cx = Context { cancel: &cancel, progress: &Silent };
-    let cache = Cache::open().unwrap();
-    let _hold = cache.hold().unwrap();
-    let scratch = tempfile::tempdir().unwrap();
-    let initrd = scratch.path().join("initrd");
-    initramfs(&cache, &initrd, &cx).unwrap();
-    let qemu = QemuFiles::find(&cache, &cx).unwrap().qemu;
-    let mut vm = Command::new(&qemu.argv[0]);
-    vm.args(&qemu.argv[1..]).envs(qemu.env.iter().map(|(k, v)| (k, v)));
-    vm.args(["-accel", "tcg", "-icount", "shift=4", "-m", "256", "-nodefaults", "-no-reboot"]);
-    vm.args(["-display", "none", "-serial", "stdio", "-append", "console=ttyS0 panic=-1 reboot=t"]);
-    vm.arg("-kernel").arg(kernel(&cache, &cx).unwrap()).arg("-initrd").arg(&initrd);
-    let output = run(&mut vm, &cx).unwrap().replace('\r', "");
-    println!("{output}");
+    const SLICE: [&str; 5] = ["build", "--package", "reprieve-hint", "--example", "slice"];
+    let output = boot(
+        |cache, cx| {
+            let program = program("slice", &SLICE, cx)?;
+            Ok((program, tools::programs(cache, cx)?))
+        },
+        &["-icount", "shift=4", "-m", "256"],
+        "",
+    );
 
     let preemptions = |round| numbers(&output, round, 0);
     let (asked, not) = (preemptions("non-preemptable:"), preemptions("preemptable:"));

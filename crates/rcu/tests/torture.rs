@@ -778,6 +778,10 @@ fn torture_everything() {
     let (seconds, seed) = settings();
     // Not captured: a test that crashes or is ended says nothing else.
     let _ = writeln!(std::io::stderr(), "REPRIEVE_TORTURE={seconds}:{seed}");
+    // SAFETY: a constant of the C library, if it has it.
+    let size = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>() };
+    // SAFETY: as above.
+    println!("rseq area: {} bytes", unsafe { size.as_ref() }.unwrap_or(&0));
     install_signals();
     let tick = Duration::from_millis(3);
     let engines = [
