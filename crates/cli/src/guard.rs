@@ -9,8 +9,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use reprieve_guard::control::{self, Control};
 use reprieve_guard::{
-    self as guard, self, Backend, Change, Granted, Options, Policy, RegionStatistics, Statistics,
-    VmStatistics, Weight, undo,
+    self as guard, self, Backend, Granted, Options, Policy, RegionStatistics, Statistics,
+    VmStatistics, undo,
 };
 use reprieve_lab::signals::cancel_on_signal;
 use reprieve_page::output::{print, print_json, tell};
@@ -59,9 +59,6 @@ pub struct GuardArgs {
     /// (sched-ext)
     #[arg(long, value_name = "PERCENT", default_value = "50%", value_parser = percent)]
     reserve: u8,
-    /// For tests: measure the time in each of the scheduler's functions, which takes some itself
-    #[arg(long, hide = true)]
-    measure: bool,
     /// For tests: a file that describes processes whose threads count as vCPUs
     #[arg(long, value_name = "FILE", hide = true)]
     stand_ins: Option<PathBuf>,
@@ -81,7 +78,7 @@ pub struct GuardArgs {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Change what the guard that runs here does for VMs, from now on
+    /// Change the policy of the guard that runs here for VMs, from now on
     Set(SetArgs),
     /// Show what the guard that runs here does
     Show(ShowArgs),
@@ -91,17 +88,12 @@ enum Command {
 
 #[derive(Args)]
 struct SetArgs {
-    /// For this VM: a name or the VMM's process ID [default: all VMs]
+    /// For this VM, as long as it runs: a name or the VMM's process ID [default: all VMs]
     #[arg(long, value_name = "NAME|PID")]
     vm: Option<String>,
-    /// Policies for its preempted vCPUs: one or several, as in extend,rescue [default: as
-    /// before]
-    #[arg(long, required_unless_present = "weight", value_delimiter = ',', value_parser = policy_parser())]
-    policy: Vec<Policy>,
-    /// The VM's weight beside other VMs, where 100 is the normal weight, or `cgroup`: what the
-    /// weights of its VMM's cgroups make [default: as before]
-    #[arg(long, value_name = "WEIGHT", value_parser = weight)]
-    weight: Option<Weight>,
+    /// The policy for its preempted vCPUs
+    #[arg(long, value_parser = policy_parser())]
+    policy: Policy,
 }
 
 #[derive(Args)]
@@ -130,12 +122,6 @@ fn policy_parser() -> impl TypedValueParser<Value = Policy> {
 fn percent(text: &str) -> Result<u8, String> {
     let number = text.strip_suffix('%').unwrap_or(text).parse();
     number.ok().filter(|n| *n <= 100).ok_or_else(|| "give 0% to 100%".into())
-}
-
-fn weight(text: &str) -> Result<Weight, String> {
-    let fixed = || text.parse().ok().filter(|n| Weight::RANGE.contains(n)).map(Weight::Fixed);
-    let known = if text == "cgroup" { Some(Weight::Cgroup) } else { fixed() };
-    known.ok_or_else(|| "give 1 to 10000, or `cgroup`".into())
 }
 
 fn backend_parser() -> impl TypedValueParser<Value = Backend> {
@@ -180,7 +166,6 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         vms: if args.vm.is_empty() { Which::All } else { Which::Named(args.vm.clone()) },
         dry_run: args.dry_run,
         reserve: args.reserve,
-        measure: args.measure,
         stand_ins: args.stand_ins.as_deref().map(stand_ins).transpose()?.unwrap_or_default(),
         ..Options::default()
     };
@@ -307,26 +292,12 @@ fn end_in_time(end: Arc<AtomicBool>) -> Result<()> {
 }
 
 fn set(args: &SetArgs) -> Result<ExitCode> {
-    if args.policy.len() > 1 && args.policy.contains(&Policy::Plain) {
-        let why = "plain is none of them, and stands alone";
-        return Err(guard::Error::Option { what: "--policy", why }.into());
-    }
-    let policies = (!args.policy.is_empty()).then(|| args.policy.clone());
-    let change = Change { policies, weight: args.weight };
-    let vms = control::set(args.vm.as_deref(), change)?;
-    let policies: Vec<&str> = args.policy.iter().map(|policy| policy.name()).collect();
-    let policies = (!policies.is_empty()).then(|| policies.join(","));
-    let weight = args.weight.map(|weight| match weight {
-        Weight::Cgroup => "the weight of its cgroups".into(),
-        Weight::Fixed(weight) => format!("weight {weight}"),
-    });
-    let changed: Vec<String> = policies.into_iter().chain(weight).collect();
-    let changed = changed.join(", ");
+    let (vms, policy) = (control::set(args.vm.as_deref(), args.policy)?, args.policy.name());
     if vms.is_empty() {
-        print(&format!("{changed}, for VMs that come\n"))?;
+        print(&format!("{policy}, for VMs that come\n"))?;
     }
     for vm in vms {
-        print(&format!("{}: {changed}\n", plain(&vm)))?;
+        print(&format!("{}: {policy}\n", plain(&vm)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -388,15 +359,6 @@ fn summary(statistics: &Statistics) -> String {
         statistics.decisions_ns / statistics.decisions.max(1),
         times(statistics),
     );
-    for function in &statistics.functions {
-        text += &format!(
-            "{}: {} times, {} ns on average, {:.1} ms in all\n",
-            function.name,
-            function.runs,
-            function.total_ns / function.runs.max(1),
-            function.total_ns as f64 / 1e6,
-        );
-    }
     for vm in &statistics.vms {
         let critical = |class| activity::CRITICAL.contains(&class);
         let those = vm.preempted.iter().filter(|preempted| critical(preempted.class));
@@ -464,7 +426,7 @@ fn grants(what: &str, granted: &Granted) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprieve_guard::{FunctionStatistics, Preempted, Times};
+    use reprieve_guard::{Preempted, Times};
     use reprieve_watch::model::Class;
 
     #[test]
@@ -523,12 +485,7 @@ mod tests {
             decisions: 4,
             decisions_ns: 400,
             decision_times: Times { median_ns: Some(90), p99_ns: Some(132), ..Times::default() },
-            functions: vec![FunctionStatistics {
-                name: "guard_enqueue".into(),
-                runs: 8,
-                total_ns: 2_000,
-            }],
-            ..Statistics::new(Backend::SchedExt, Policy::Extend)
+            ..Statistics::new(Backend::SchedExt, Policy::Full)
         };
         let text = summary(&statistics);
         assert!(text.contains("17 avoided, 4 suffered"), "{text}");
@@ -540,7 +497,6 @@ mod tests {
             ),
             "{text}"
         );
-        assert!(text.contains("guard_enqueue: 8 times, 250 ns on average, 0.0 ms"), "{text}");
         assert!(
             text.contains(
                 "announced: preemptions 40 avoided, 2 suffered; told of 10 changes, 0.500 ms"

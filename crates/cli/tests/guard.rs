@@ -29,17 +29,12 @@ fn values_that_make_no_sense_are_bad_usage() {
 }
 
 #[test]
-fn a_dry_run_refuses_what_it_cannot_show() {
-    for (option, args) in [
-        ("--policy", &["--dry-run", "--policy", "plain"][..]),
-        ("--measure", &["--dry-run", "--measure"]),
-    ] {
-        let output = guard(args);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
-        let said = said(&output);
-        assert!(said.lines().count() == 1 && said.contains(&format!("{option}: ")), "{said}");
-        assert!(output.stdout.is_empty(), "{args:?}");
-    }
+fn a_dry_run_of_nothing_is_refused() {
+    let output = guard(&["--dry-run", "--policy", "plain"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    let said = said(&output);
+    assert!(said.lines().count() == 1 && said.contains("--policy: "), "{said}");
+    assert!(output.stdout.is_empty());
 }
 
 #[test]
@@ -79,12 +74,7 @@ fn a_journal_that_cannot_be_written_is_named() {
 
 #[test]
 fn policies_that_make_no_sense_are_bad_usage() {
-    for args in [
-        &["set"][..],
-        &["set", "--policy", "plain,rescue"],
-        &["set", "--policy", "extend,none"],
-        &["--policy", "full", "show"],
-    ] {
+    for args in [&["set"][..], &["set", "--policy", "none"], &["--policy", "full", "show"]] {
         let output = guard(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
     }

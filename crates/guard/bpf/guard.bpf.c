@@ -255,7 +255,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	cpu->pid = p->pid;
 	cpu->slot = task->slot;
 	cpu->extends = 0;
-	cpu->watched = does(task, DOES_EXTEND | DOES_RESCUE);
+	cpu->watched = has_full(task);
 	/* A thread that comes back after another class goes on with its turn,
 	 * as after a change of its CPUs. One whose turn was over comes back
 	 * from an extension. */
@@ -274,7 +274,6 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 	u32 where = scx_bpf_task_cpu(p);
 	struct cpu *cpu = cpu_of(where);
 	struct task *task = task_of(p);
-	struct guest *guest;
 	u64 now, ran;
 
 	if (!task || !cpu)
@@ -287,9 +286,7 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 		task->length = task->used + cpu->slice;
 	task->used += ran;
 	end_extension(task, !runnable, now);
-	guest = guest_of(task);
-	if (guest && guest->policies & DOES_RESCUE &&
-	    p == bpf_get_current_task_btf()) {
+	if (has_full(task) && p == bpf_get_current_task_btf()) {
 		look(now);
 		task->noticed = noticed(task);
 	}
@@ -411,7 +408,7 @@ static __always_inline _Bool look_at_vcpu(struct cpu *cpu, struct timer *timer,
 
 	if (!task || !task->slot)
 		return 0;
-	if (does(task, DOES_RESCUE))
+	if (has_full(task))
 		look(now);
 	ends = over(cpu, task, where, now);
 	/* Begun here, it is looked at in time. */
@@ -491,7 +488,7 @@ void BPF_PROG(guard_ticks, struct task_struct *p)
 		return;
 	task = task_of(p);
 	guest = task ? guest_of(task) : 0;
-	if (guest && guest->policies & DOES_RESCUE &&
+	if (guest && guest->full &&
 	    policy_after(now, guest->looked) >= LOOK_BUSY_NS)
 		look(now);
 }

@@ -52,14 +52,14 @@ struct granted {
 };
 
 struct guest {
-	/* Written by user space while ready is 0, but for the weight and the
-	 * policies. */
+	/* Written by user space while ready is 0, but for the weight and
+	 * the policy. */
 	u32 ready;
 	u32 weight;
 	u32 leaves_used;
 	u32 node_entry; /* offsets in the guest's task_struct */
 	u32 task_cpu;
-	u32 policies; /* what is done for it: DOES_... */
+	u32 full; /* 0: its policy is plain */
 	u32 spins_used;
 	u64 kthread_task; /* addresses, or 0 */
 	u64 kthread_cpu;
@@ -79,7 +79,6 @@ struct guest {
 	u32 kthread; /* index in vcpus, plus 1, of the one where RCU's kthread
 		      * is ready to run; 0: it is not, or not known */
 	u64 on_cpu_ns;
-	u64 entitled_ns;
 	u64 avoided[CLASSES + 1]; /* the last: CLASS_ANNOUNCED */
 	struct granted extended;
 	struct granted rescued;
@@ -91,10 +90,6 @@ struct guest {
 /* No class of preemptions, but of extensions: the vCPU was in no critical
  * section of its kernel, but in one that a program of the guest announced. */
 enum { CLASS_ANNOUNCED = CLASSES };
-
-/* Bits of guest.policies. */
-#define DOES_EXTEND 1
-#define DOES_RESCUE 2
 
 /* Set before loading. */
 struct settings {

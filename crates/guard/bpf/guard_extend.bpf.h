@@ -147,8 +147,8 @@ static __always_inline _Bool gives_way(struct task *task, u32 woken, u64 now)
 static __always_inline _Bool runs_kthread(const struct guest *guest,
 					  const struct observation *seen)
 {
-	return guest->policies & DOES_RESCUE && guest->ready &&
-	       guest->kthread_task && seen->task_host == guest->kthread_task;
+	return guest->ready && guest->kthread_task &&
+	       seen->task_host == guest->kthread_task;
 }
 
 /* Whether the vCPU, which is current, is in a section that should end before
@@ -167,12 +167,12 @@ static __always_inline _Bool in_section(struct task_struct *p,
 
 	*class = CLASS_UNKNOWN;
 	task->awaits = 0;
-	if (!vcpu || !guest || !guest->policies)
+	if (!vcpu || !guest || !guest->full)
 		return 0;
 	vm = bpf_map_lookup_elem(&vms, &index);
 	observe(vcpu, vm, p, &seen);
 	*class = seen.class;
-	section = guest->policies & DOES_EXTEND && critical(&seen);
+	section = critical(&seen);
 	spin = section ? spins_in(guest, &seen) : 0;
 	/* For a mutex the vCPU spins only while the owner runs, or is about to
 	 * run. If the vCPU went on, it would lose its CPU as the owner: guests
@@ -183,7 +183,7 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	task->spins_since = 0;
 	if (section)
 		return 1;
-	if (guest->policies & DOES_EXTEND && seen.announced) {
+	if (seen.announced) {
 		*class = CLASS_ANNOUNCED;
 		return 1;
 	}

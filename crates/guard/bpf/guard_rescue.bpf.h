@@ -384,7 +384,7 @@ int BPF_PROG(guard_tick, void *timer)
 	if (!task || !task->slot || !task->counted)
 		goto out;
 	guest = guest_of(task);
-	if (!guest || !(guest->policies & DOES_RESCUE))
+	if (!guest || !guest->full)
 		goto out;
 	if (!task->queued || task->why)
 		goto out;
@@ -464,7 +464,7 @@ static __always_inline _Bool rescue_next(struct pass *pass, u64 now)
 	if (!vm || !guest)
 		return 0;
 	if (!guest->ready || !vm->ready || !guest->seq ||
-	    !(guest->policies & DOES_RESCUE)) {
+	    !guest->full) {
 		/* The VM may be gone. */
 		set_owing(index, 0);
 		return 0;

@@ -9,39 +9,10 @@
  */
 #pragma once
 
-/* Brings the VM's entitlement up to now: while it has something to run, what
- * its weight is worth as virtual time passes. */
-static __always_inline void entitle(struct group *group, struct guest *guest,
-				    u64 now)
-{
-	u64 clock = virtual_now;
-	u64 passed = 0, most = 0;
-	u64 weight;
-
-	bpf_spin_lock(&group->lock);
-	weight = group->group.weight;
-	/* The clock moves on in steps. */
-	if (policy_after(clock, group->clock) > 0) {
-		if (group->group.runnable)
-			passed = clock - group->clock;
-		if (policy_after(now, group->clocked) > 0)
-			most = now - group->clocked;
-		group->clock = clock;
-		group->clocked = now;
-	}
-	bpf_spin_unlock(&group->lock);
-	passed = passed * weight / POLICY_WEIGHT;
-	/* Beside a very light group virtual time passes much faster. */
-	most *= settings.online;
-	if (passed)
-		add(&guest->entitled_ns, passed < most ? passed : most);
-}
-
 /* The thread is not runnable from now on. */
 __noinline int leave(struct task *task, u64 now)
 {
 	struct group *group;
-	struct guest *guest;
 	u64 less = 0;
 	u32 index;
 
@@ -52,9 +23,6 @@ __noinline int leave(struct task *task, u64 now)
 	group = bpf_map_lookup_elem(&groups, &index);
 	if (!group)
 		return 0;
-	guest = bpf_map_lookup_elem(&guests, &index);
-	if (guest)
-		entitle(group, guest, now);
 	bpf_spin_lock(&group->lock);
 	if (task->counted == index + 1) {
 		task->counted = 0;
@@ -105,8 +73,6 @@ __noinline int join(struct task *task, u64 now)
 		policy_stand(&group->group, clock, cpu, lag);
 		if (group->group.runnable == 1) {
 			group->group.weight = weight;
-			group->clock = clock;
-			group->clocked = now;
 			group->load = more = weight;
 		}
 	}

@@ -52,10 +52,6 @@ struct group {
 	u32 pad;
 	struct policy_group group;
 	struct policy_budget budget;
-	/* Virtual time up to which its entitlement is known, and when that was.
-	 */
-	u64 clock;
-	u64 clocked;
 	u64 load; /* its part of all_weight */
 };
 
@@ -207,12 +203,12 @@ static __always_inline struct vcpu *vcpu_of(const struct task *task)
 	return task->slot ? bpf_map_lookup_elem(&vcpus, &index) : 0;
 }
 
-/* Whether that is done for the thread's VM. */
-static __always_inline _Bool does(const struct task *task, u32 policy)
+/* Whether the thread is a vCPU of a VM with the policy full. */
+static __always_inline _Bool has_full(const struct task *task)
 {
 	struct guest *guest = guest_of(task);
 
-	return guest && guest->policies & policy;
+	return guest && guest->full;
 }
 
 /* The virtual time of the queue where the thread competes. */

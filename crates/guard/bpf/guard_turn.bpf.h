@@ -26,13 +26,10 @@ static __always_inline void count_favour(struct task *task, u64 ns)
 static __always_inline void count_run(struct task *task, u64 now)
 {
 	struct guest *guest = guest_of(task);
-	struct group *group = group_of(task);
 	u64 ran = charge(task, now);
 
-	if (guest && group) {
+	if (guest)
 		add(&guest->on_cpu_ns, ran);
-		entitle(group, guest, now);
-	}
 }
 
 /* Shows others the thread that the CPU runs. */
@@ -47,8 +44,6 @@ static __always_inline void show_thread(struct cpu *cpu,
 static __always_inline void keep(struct task_struct *p, struct task *task,
 				 struct cpu *cpu, u32 where, u64 ns, u64 now)
 {
-	struct guest *guest;
-
 	cpu->chosen = 0;
 	scx_bpf_task_set_slice(p, SLICE_FOR_KERNEL);
 	if (task->extension.began) {
@@ -57,10 +52,9 @@ static __always_inline void keep(struct task_struct *p, struct task *task,
 		cpu->extends = 1;
 		return; /* the turn goes on */
 	}
-	guest = guest_of(task);
 	/* As what it was: a rescue, or a turn. */
-	if (guest && task->why)
-		add(&guest->on_cpu_ns, charge(task, now));
+	if (task->why)
+		count_run(task, now);
 	/* The turn may have been changed since this dispatch began. */
 	if (policy_after(now, cpu->turn) > 0)
 		count_favour(task, now - cpu->turn);

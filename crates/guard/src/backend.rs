@@ -2,7 +2,7 @@
 //! The interface of every backend.
 
 use crate::error::Error;
-use crate::options::Change;
+use crate::options::Policy;
 use crate::statistics::Statistics;
 
 /// A backend that is attached. Dropping it detaches it.
@@ -21,12 +21,12 @@ pub trait Guard {
     /// When the statistics cannot be read; the scheduling goes on.
     fn statistics(&mut self) -> Result<Statistics, Error>;
 
-    /// Changes what is done for the VMs with this name or process ID, also for ones that come
-    /// later; without one, for all. Returns the names of those that run.
+    /// Changes the policy for the VMs that have this name or process ID, for as long as they run.
+    /// Without one, for all, also for VMs that come later. Returns the names of those that run.
     ///
     /// # Errors
     /// When there is no such VM, or the backend cannot do that.
-    fn set(&mut self, vm: Option<&str>, change: &Change) -> Result<Vec<String>, Error>;
+    fn set(&mut self, vm: Option<&str>, policy: Policy) -> Result<Vec<String>, Error>;
 
     /// Why it no longer schedules, if it does not: the kernel may have thrown it out. One line.
     fn ended(&mut self) -> Option<String>;

@@ -7,7 +7,7 @@
 
 use crate::backend::Guard;
 use crate::error::Error;
-use crate::options::Change;
+use crate::options::Policy;
 use crate::statistics::Statistics;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
@@ -28,11 +28,11 @@ const ANSWER: u64 = 16 << 20;
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     Statistics,
-    /// For these VMs from now on: those with this name or process ID, also ones that come later;
-    /// without one, all VMs.
+    /// For these VMs from now on: those with this name or process ID. Without one, all VMs, also
+    /// ones that come later.
     Set {
         vm: Option<String>,
-        change: Change,
+        policy: Policy,
     },
 }
 
@@ -90,9 +90,7 @@ fn answer(mut stream: UnixStream, guard: &mut dyn Guard) -> io::Result<()> {
             Ok(Request::Statistics) => {
                 guard.statistics().map(|seen| Answer::Statistics(Box::new(seen)))
             }
-            Ok(Request::Set { vm, change }) => {
-                change.check().and_then(|()| guard.set(vm.as_deref(), &change)).map(Answer::Set)
-            }
+            Ok(Request::Set { vm, policy }) => guard.set(vm.as_deref(), policy).map(Answer::Set),
             Err(error) => Ok(Answer::Refused(format!("no request: {error}"))),
         }
         .unwrap_or_else(|error| Answer::Refused(error.to_string()))
@@ -119,13 +117,13 @@ pub fn statistics() -> Result<Statistics, Error> {
     }
 }
 
-/// Changes what is done for VMs, and returns those that run and are treated so now. `vm` is a name
+/// Changes the policy for VMs, and returns those that run and are treated so now. `vm` is a name
 /// or a process ID; `None` stands for all.
 ///
 /// # Errors
 /// [`Error::NotRunning`], or what guard said.
-pub fn set(vm: Option<&str>, change: Change) -> Result<Vec<String>, Error> {
-    match ask(NAME, &Request::Set { vm: vm.map(String::from), change })? {
+pub fn set(vm: Option<&str>, policy: Policy) -> Result<Vec<String>, Error> {
+    match ask(NAME, &Request::Set { vm: vm.map(String::from), policy })? {
         Answer::Set(vms) => Ok(vms),
         other => Err(unexpected(other)),
     }
@@ -181,31 +179,27 @@ fn ask(name: &str, request: &Request) -> Result<Answer, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{Backend, Policy, Weight};
+    use crate::options::Backend;
     use crate::statistics::VmStatistics;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Has one VM, and remembers what was set.
-    struct One(Vec<Policy>);
+    struct One(Policy);
 
     impl Guard for One {
         fn statistics(&mut self) -> Result<Statistics, Error> {
-            let vm = VmStatistics {
-                name: "db".into(),
-                policies: self.0.clone(),
-                ..VmStatistics::default()
-            };
+            let vm = VmStatistics { name: "db".into(), policy: self.0, ..VmStatistics::default() };
             Ok(Statistics { vms: vec![vm], ..Statistics::new(Backend::SchedExt, Policy::Full) })
         }
 
-        fn set(&mut self, vm: Option<&str>, change: &Change) -> Result<Vec<String>, Error> {
+        fn set(&mut self, vm: Option<&str>, policy: Policy) -> Result<Vec<String>, Error> {
             if vm.is_some_and(|vm| vm != "db") {
                 return Err(Error::NoVm {
                     asked: vm.unwrap_or_default().into(),
                     there: "db".into(),
                 });
             }
-            self.0 = change.policies.clone().unwrap_or_default();
+            self.0 = policy;
             Ok(vec!["db".into()])
         }
 
@@ -221,7 +215,7 @@ mod tests {
         let end = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut guard = One(vec![Policy::Full]);
+                let mut guard = One(Policy::Full);
                 while !end.load(Ordering::Relaxed) {
                     control.serve(&mut guard, Duration::from_millis(10));
                 }
@@ -246,33 +240,21 @@ mod tests {
     #[test]
     fn a_policy_is_set_and_seen() {
         beside("set", |name| {
-            let policies = vec![Policy::Extend, Policy::Rescue];
-            let change = Change { policies: Some(policies.clone()), ..Change::default() };
-            let set = Request::Set { vm: Some("db".into()), change };
+            let set = Request::Set { vm: Some("db".into()), policy: Policy::Plain };
             assert!(matches!(ask(name, &set).unwrap(), Answer::Set(vms) if vms == ["db"]));
             let Answer::Statistics(seen) = ask(name, &Request::Statistics).unwrap() else {
                 panic!("no statistics")
             };
-            assert_eq!(seen.vms[0].policies, policies);
+            assert_eq!(seen.vms[0].policy, Policy::Plain);
         });
-    }
-
-    fn weight(weight: u32) -> Change {
-        Change { weight: Some(Weight::Fixed(weight)), ..Change::default() }
     }
 
     #[test]
     fn what_is_wrong_is_said() {
         beside("wrong", |name| {
-            let set = Request::Set { vm: Some("web".into()), change: weight(10) };
+            let set = Request::Set { vm: Some("web".into()), policy: Policy::Full };
             let answer = said(ask(name, &set).unwrap());
             assert!(answer.contains("web") && answer.contains("db"), "{answer}");
-            for (change, why) in
-                [(Change::default(), "nothing"), (weight(0), "10000"), (weight(10_001), "10000")]
-            {
-                let answer = said(ask(name, &Request::Set { vm: None, change }).unwrap());
-                assert!(answer.contains(why), "{answer}");
-            }
             assert!(Control::listen_as(name).is_err());
         });
     }

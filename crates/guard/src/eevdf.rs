@@ -14,7 +14,7 @@
 
 use crate::backend::Guard;
 use crate::error::Error;
-use crate::options::{Backend, Change, Options, Policy};
+use crate::options::{Backend, Options, Policy};
 use crate::statistics::{Statistics, VmStatistics};
 use crate::undo;
 use crate::undo::slice::{self, SHORT};
@@ -131,7 +131,7 @@ impl Guard for Eevdf {
         })
     }
 
-    fn set(&mut self, _: Option<&str>, _: &Change) -> Result<Vec<String>, Error> {
+    fn set(&mut self, _: Option<&str>, _: Policy) -> Result<Vec<String>, Error> {
         Err(Error::Unsupported { why: "a policy per VM needs --backend sched-ext".into() })
     }
 

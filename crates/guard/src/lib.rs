@@ -21,11 +21,10 @@ pub mod undo;
 pub use backend::Guard;
 use control::Control;
 pub use error::Error;
-pub use options::{Backend, Change, JOURNALS, MAX_EXTEND, Options, Policy, Treatment, Weight};
+pub use options::{Backend, JOURNALS, MAX_EXTEND, Options, Policy};
 pub use reprieve_watch::raw::{Step, Times};
 pub use statistics::{
-    FunctionStatistics, Granted, HeldUp, Preempted, PutOff, RegionStatistics, Statistics,
-    VmStatistics, Would,
+    Granted, HeldUp, Preempted, PutOff, RegionStatistics, Statistics, VmStatistics, Would,
 };
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,7 +5,6 @@ use crate::constants;
 use crate::error::Error;
 use reprieve_watch::{StandIns, Which};
 use serde::{Deserialize, Serialize};
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,34 +17,21 @@ pub const JOURNALS: &str = "/run/reprieve";
 pub enum Policy {
     /// Nothing: fair by weight, VMs first, then their vCPUs. The yardstick.
     Plain,
-    /// A vCPU in a critical section keeps its CPU until it leaves the section.
-    Extend,
-    /// A preempted vCPU that holds up its guest's grace period is scheduled next.
-    Rescue,
-    /// All of it.
+    /// A vCPU in a critical section keeps its CPU until it leaves the section. A preempted vCPU
+    /// that holds up its guest's grace period is scheduled next.
     #[default]
     Full,
 }
 
 impl Policy {
-    pub const ALL: [Policy; 4] = [Policy::Plain, Policy::Extend, Policy::Rescue, Policy::Full];
+    pub const ALL: [Policy; 2] = [Policy::Plain, Policy::Full];
 
     /// The name on the command line, in JSON and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Policy::Plain => "plain",
-            Policy::Extend => "extend",
-            Policy::Rescue => "rescue",
             Policy::Full => "full",
         }
-    }
-
-    pub const fn extends(self) -> bool {
-        matches!(self, Policy::Extend | Policy::Full)
-    }
-
-    pub const fn rescues(self) -> bool {
-        matches!(self, Policy::Rescue | Policy::Full)
     }
 }
 
@@ -58,72 +44,6 @@ pub enum Backend {
     SchedExt,
     /// The stock scheduler, through the slices of single threads.
     Eevdf,
-}
-
-/// The treatment of a VM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Treatment {
-    pub policies: Vec<Policy>,
-    pub weight: Weight,
-}
-
-/// The weight of a VM.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Weight {
-    /// The product of the weights along its VMM's cgroups.
-    #[default]
-    Cgroup,
-    /// As much as this; 100 is the normal weight.
-    Fixed(u32),
-}
-
-impl Weight {
-    /// As cgroups may have them.
-    pub const RANGE: RangeInclusive<u32> = 1..=10_000;
-}
-
-/// A change of a [`Treatment`]: what is `None` stays as it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Change {
-    pub policies: Option<Vec<Policy>>,
-    pub weight: Option<Weight>,
-}
-
-impl Change {
-    /// # Errors
-    /// [`Error::Option`] if it changes nothing, or to what makes no sense.
-    pub fn check(&self) -> Result<(), Error> {
-        if *self == Change::default() || self.policies.as_ref().is_some_and(Vec::is_empty) {
-            return Err(Error::Option { what: "--policy", why: "there is nothing to change" });
-        }
-        match self.weight {
-            Some(Weight::Fixed(weight)) if !Weight::RANGE.contains(&weight) => {
-                Err(Error::Option { what: "--weight", why: "from 1 to 10000" })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Drops the things that `newer` names.
-    pub fn forget(&mut self, newer: &Change) {
-        if newer.policies.is_some() {
-            self.policies = None;
-        }
-        if newer.weight.is_some() {
-            self.weight = None;
-        }
-    }
-}
-
-impl Treatment {
-    pub fn change(&mut self, change: &Change) {
-        if let Some(policies) = &change.policies {
-            self.policies.clone_from(policies);
-        }
-        self.weight = change.weight.unwrap_or(self.weight);
-    }
 }
 
 impl Backend {
@@ -141,7 +61,7 @@ impl Backend {
 /// The most that can be reserved: the kernel keeps time for ordinary and real-time threads.
 pub const RESERVE_MOST: u8 = 75;
 
-/// The longest time by which a slice is extended (`extend`).
+/// The longest time by which a slice is extended .
 pub const MAX_EXTEND: Duration = Duration::from_nanos(constants::MAX_EXTEND_NS as u64);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,7 +69,7 @@ pub struct Options {
     pub backend: Backend,
     pub policy: Policy,
     /// The age of a grace period from which on the vCPUs that hold it up are rescued whatever their
-    /// share, and get further ahead of their turns (`rescue`). No bound: one that is in debt waits.
+    /// share, and get further ahead of their turns. No bound: one that is in debt waits.
     pub max_hold: Duration,
     /// The share of a CPU that vCPUs have where ordinary or real-time threads would take all, in
     /// percent ([`Backend::SchedExt`]).
@@ -160,8 +80,6 @@ pub struct Options {
     pub dry_run: bool,
     /// Where guard keeps what is to be restored after a crash.
     pub journal: PathBuf,
-    /// Measure each of the scheduler's functions ([`Backend::SchedExt`]).
-    pub measure: bool,
     /// How often VMs that came, ended or rebooted are looked for.
     pub interval: Duration,
     /// For tests: processes that count as VMs ([`Backend::SchedExt`]).
@@ -178,7 +96,6 @@ impl Default for Options {
             vms: Which::All,
             dry_run: false,
             journal: JOURNALS.into(),
-            measure: false,
             interval: Duration::from_secs(1),
             stand_ins: StandIns::default(),
         }
@@ -205,17 +122,12 @@ impl Options {
             (
                 !self.dry_run && !eevdf && self.vms != Which::All,
                 "--vm",
-                "the scheduler has all VMs: start it without, then choose policies with `reprieve guard set --vm`; or use --dry-run, or --backend eevdf",
+                "the scheduler has all VMs: start it without, then choose its policy with `reprieve guard set --vm`; or use --dry-run, or --backend eevdf",
             ),
             (
                 self.dry_run && self.policy == Policy::Plain,
                 "--policy",
-                "plain acts on nothing, so a dry run of it has nothing to show: choose extend, rescue or full",
-            ),
-            (
-                self.dry_run && self.measure,
-                "--measure",
-                "a dry run loads no scheduler that could be measured: leave out one of the two",
+                "plain acts on nothing, so a dry run of it has nothing to show: leave it out",
             ),
         ];
         match wrong.into_iter().find(|(wrong, ..)| *wrong) {
@@ -243,7 +155,6 @@ mod tests {
         assert!(Options { vms: named.clone(), ..dry.clone() }.check().is_ok());
         for (options, option) in [
             (Options { policy: Policy::Plain, ..dry.clone() }, "--policy: plain"),
-            (Options { measure: true, ..dry.clone() }, "--measure: "),
             (Options { vms: named.clone(), ..Options::default() }, "--vm: "),
         ] {
             let said = options.check().unwrap_err().to_string();
@@ -251,13 +162,5 @@ mod tests {
         }
         let eevdf = Options { backend: Backend::Eevdf, vms: named, ..Options::default() };
         assert!(eevdf.check().is_ok());
-    }
-
-    #[test]
-    fn full_is_all_of_it() {
-        let full = Policy::Full;
-        assert!(full.extends() && full.rescues());
-        let plain = Policy::Plain;
-        assert!(!plain.extends() && !plain.rescues());
     }
 }

@@ -26,9 +26,6 @@ pub struct Statistics {
     /// How long each of them took; empty where that is not measured.
     #[serde(default)]
     pub decision_times: Times,
-    /// All functions of the scheduler, if they are measured ([`super::Options::measure`]).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub functions: Vec<FunctionStatistics>,
     /// CPU time of guard's own process.
     pub process_ns: u64,
     /// Times that the backend was attached again because CPUs came or went.
@@ -49,19 +46,10 @@ impl Statistics {
             decisions: 0,
             decisions_ns: 0,
             decision_times: Times::default(),
-            functions: Vec::new(),
             process_ns: 0,
             restarts: 0,
         }
     }
-}
-
-/// A function of the scheduler that the kernel calls, as the kernel measures it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FunctionStatistics {
-    pub name: String,
-    pub runs: u64,
-    pub total_ns: u64,
 }
 
 /// A virtual machine.
@@ -73,16 +61,13 @@ pub struct VmStatistics {
     /// Whether its guest can be read; else why not.
     pub readable: bool,
     pub trouble: Option<String>,
-    /// The policies in force for the VM.
-    #[serde(default)]
-    pub policies: Vec<Policy>,
+    /// The policy in force for the VM.
+    pub policy: Policy,
     /// Beside other VMs; 100 is the normal one, and 0 says that the backend does not know.
     pub weight: u32,
     pub vcpus: u32,
-    /// CPU time of its vCPUs, and what their weight entitled them to in the same time; `None` where
-    /// the backend does not know.
+    /// CPU time of its vCPUs.
     pub on_cpu_ns: u64,
-    pub entitled_ns: Option<u64>,
     /// By what it was doing.
     pub preempted: Vec<Preempted>,
     /// Programs of the guest with hints, if the VM has a region for them.
@@ -147,7 +132,7 @@ pub struct Preempted {
 }
 
 /// Events that a scheduler would have acted on, had it been loaded: events under the one in
-/// force. A policy that is not chosen, or that could do nothing for this guest, is `None`.
+/// force. What could not be done for this guest is `None`.
 /// Preemptions count when they end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Would {

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | `eevdf` | the stock scheduler, untouched | nothing |
 //! | `eevdf-slices=TIME` | the stock scheduler; the vCPUs of all VMs have slices of TIME, as an administrator can set by hand | custom slices (Linux 6.12) |
-//! | `plain`, `extend`, `rescue`, `full` | the scheduler of `reprieve guard` | sched_ext |
+//! | `plain`, `full` | the scheduler of `reprieve guard` | sched_ext |
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use std::time::Duration;
 pub const DEFAULT: &str = "eevdf";
 
 /// Policies of `guard`'s own scheduler.
-pub const GUARDED: [&str; 4] = ["plain", "extend", "rescue", "full"];
+pub const GUARDED: [&str; 2] = ["plain", "full"];
 
 /// Slices that the kernel takes; it silently clamps others.
 pub const SLICE_LENGTHS: std::ops::RangeInclusive<Duration> =
@@ -171,7 +171,7 @@ mod tests {
             ["", "fair", "eevdf-slices", "eevdf-slice=1ms", "EEVDF", "full ", "full-slices=1ms"]
         {
             let error = bad.parse::<Policy>().unwrap_err().to_string();
-            assert!(error.contains("eevdf-slices") && error.contains("rescue"), "{bad}: {error}");
+            assert!(error.contains("eevdf-slices") && error.contains("full"), "{bad}: {error}");
         }
         for bad in ["0", "0.5", "1s", "0.01ms", "101ms", "-1ms", "1e9ms", "infms", "ms"] {
             let error = format!("eevdf-slices={bad}").parse::<Policy>().unwrap_err().to_string();

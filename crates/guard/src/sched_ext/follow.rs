@@ -2,11 +2,10 @@
 //! Tells the scheduler what changes: VMs that come and go, their vCPUs, weights, guests that boot.
 
 use super::program::{Program, types};
-use super::rules::{Rules, Vm, bits};
 use super::weight::{self, Weighed};
 use crate::constants;
 use crate::error::Error;
-use crate::options::{Change, Options, Treatment, Weight};
+use crate::options::{Options, Policy};
 use libc::{SCHED_OTHER, SCHED_RESET_ON_FORK};
 use reprieve_guest::layout::{BpfLayout, Spin};
 use reprieve_guest::vmm::process;
@@ -41,12 +40,21 @@ pub struct Follower {
 #[derive(Clone, Copy)]
 pub struct Followed {
     key: Key,
-    /// The user who runs the VM.
-    user: u32,
     /// The index of the VM's entry.
     pub index: u32,
-    /// The weight that the VM's cgroups give it.
-    weight: u32,
+}
+
+/// The policies in force.
+struct Policies {
+    all: Policy,
+    /// VMs with another one.
+    other: BTreeMap<Key, Policy>,
+}
+
+impl Policies {
+    fn of(&self, vm: Key) -> Policy {
+        self.other.get(&vm).copied().unwrap_or(self.all)
+    }
 }
 
 struct Shared {
@@ -56,12 +64,12 @@ struct Shared {
     /// By process, what of it the kernel schedules, and why.
     left: Mutex<BTreeMap<u32, String>>,
     /// Locked after the machines.
-    rules: Mutex<Rules>,
+    policies: Mutex<Policies>,
 }
 
 impl Shared {
-    fn rules(&self) -> MutexGuard<'_, Rules> {
-        self.rules.lock().unwrap_or_else(|e| e.into_inner())
+    fn policies(&self) -> MutexGuard<'_, Policies> {
+        self.policies.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 
@@ -75,10 +83,7 @@ impl Follower {
             stop: AtomicBool::new(false),
             vms: Mutex::default(),
             left: Mutex::default(),
-            rules: Mutex::new(Rules::new(Treatment {
-                policies: vec![options.policy],
-                weight: Weight::default(),
-            })),
+            policies: Mutex::new(Policies { all: options.policy, other: BTreeMap::new() }),
         });
         let mut state = State {
             machines: machines.clone(),
@@ -104,16 +109,14 @@ impl Follower {
         self.shared.left.lock().unwrap_or_else(|e| e.into_inner()).get(&pid).cloned()
     }
 
-    /// The treatment of the VM, which has this name.
-    pub fn treatment(&self, vm: Option<&Followed>, name: &str) -> Treatment {
-        let rules = self.shared.rules();
-        let of =
-            |vm: &Followed| rules.of(Vm { key: vm.key, name: Some(name), user: Some(vm.user) });
-        vm.map_or_else(|| rules.all().clone(), of)
+    /// The policy for the VM.
+    pub fn policy(&self, vm: Option<&Followed>) -> Policy {
+        let policies = self.shared.policies();
+        vm.map_or(policies.all, |vm| policies.of(vm.key))
     }
 
     /// At once; see [`Guard::set`](crate::Guard::set).
-    pub fn set(&self, vm: Option<&str>, change: &Change) -> Result<Vec<String>, Error> {
+    pub fn set(&self, vm: Option<&str>, policy: Policy) -> Result<Vec<String>, Error> {
         let machines = self.machines.lock();
         let known = self.vms();
         let name = |machine: &Machine| machine.name.clone().unwrap_or(machine.key.pid.to_string());
@@ -126,13 +129,14 @@ impl Follower {
             let there = if there.is_empty() { "none".into() } else { there.join(", ") };
             return Err(Error::NoVm { asked: vm.into(), there });
         }
-        let mut rules = self.shared.rules();
-        let told: Vec<Vm<'_>> = chosen.iter().map(|machine| told_apart(machine)).collect();
-        rules.set(vm, &told, change);
-        for machine in &chosen {
-            if let Some(vm) = known.get(&machine.key.pid) {
-                let now = rules.of(told_apart(machine));
-                treat(&self.program, vm.index, vm.weight, &now);
+        let mut policies = self.shared.policies();
+        if vm.is_none() {
+            *policies = Policies { all: policy, other: BTreeMap::new() };
+        }
+        for key in chosen.iter().map(|machine| machine.key) {
+            policies.other.insert(key, policy);
+            if let Some(vm) = known.get(&key.pid).filter(|vm| vm.key == key) {
+                apply(&self.program, vm.index, policy);
             }
         }
         Ok(chosen.into_iter().map(name).collect())
@@ -160,33 +164,19 @@ struct State {
 /// The scheduler's knowledge of a VM.
 struct Known {
     index: u32,
-    user: u32,
     /// Thread, entry and CPU in the guest of each vCPU.
     vcpus: Vec<(u32, u32, Option<u32>)>,
     boot: Option<u64>,
-    /// The weight that the VM's cgroups give, and the VM's part of it.
+    /// The weight that the VM's cgroups give.
     weighed: Weighed,
-    weight: u32,
-    treatment: Treatment,
     /// A CPU limit of its cgroups: the kernel schedules it.
     limit: Option<PathBuf>,
 }
 
-/// The properties that tell the VM from others.
-fn told_apart(machine: &Machine) -> Vm<'_> {
-    let user = machine.user().or_else(|| process::user(machine.key.pid));
-    Vm { key: machine.key, name: machine.name.as_deref(), user }
-}
-
-/// Tells the scheduler what is done for the VM with this entry, whose cgroup has this weight.
-fn treat(program: &Program, index: u32, cgroup: u32, treatment: &Treatment) {
-    let (index, does) = (index as usize, bits(&treatment.policies));
-    program.guests.set_field(index, offset_of!(types::guest, policies), does);
-    let weight = match treatment.weight {
-        Weight::Fixed(weight) => weight,
-        Weight::Cgroup => cgroup,
-    };
-    program.guests.set_field(index, offset_of!(types::guest, weight), weight);
+/// Tells the scheduler the policy for the VM with this entry.
+fn apply(program: &Program, index: u32, policy: Policy) {
+    let full = u32::from(policy == Policy::Full);
+    program.guests.set_field(index as usize, offset_of!(types::guest, full), full);
 }
 
 impl State {
@@ -218,7 +208,7 @@ impl State {
             self.forget(key);
         }
         let runs = |key: Key| machines.get(&key).is_some_and(|machine| machine.runs());
-        self.shared.rules().keep(runs);
+        self.shared.policies().other.retain(|&key, _| runs(key));
         // VMs with an entry.
         let running = || {
             let running = machines.values().filter(|machine| machine.runs());
@@ -239,10 +229,8 @@ impl State {
             let vms = user.map_or(1, |user| sharing[&(user, of.cgroup.as_str())]);
             self.tell(machine, cgroups, of, of.among(vms));
         }
-        let followed = |(&key, known): (&Key, &Known)| {
-            let &Known { index, user, weight, .. } = known;
-            (key.pid, Followed { key, user, index, weight })
-        };
+        let followed =
+            |(&key, known): (&Key, &Known)| (key.pid, Followed { key, index: known.index });
         let all = self.known.iter().map(followed).collect();
         *self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()) = all;
         let running = machines.values().filter(|machine| machine.runs());
@@ -277,7 +265,8 @@ impl State {
     }
 
     fn tell(&mut self, machine: &Machine, cgroups: bool, weighed: &Weighed, weight: u32) {
-        let Some((index, user)) = machine.index().zip(machine.user()) else { return };
+        let Some(index) = machine.index() else { return };
+        let entry = index as usize;
         let vcpus: Vec<(u32, u32, Option<u32>)> =
             machine.vcpus.iter().map(|v| (v.slot.tid(), v.slot.index(), v.cpu)).collect();
         let layout = machine.layout();
@@ -293,25 +282,22 @@ impl State {
             let threads = vcpus.iter().filter(|(tid, ..)| process::has_thread(pid, *tid));
             threads.for_each(|&(tid, ..)| switch(tid, policy));
         }
-        let treatment = self.shared.rules().of(told_apart(machine));
         // Only what does not change who it is: its guest's state stays.
         if let Some(known) = self.known.get_mut(&machine.key) {
             if (known.index, &known.vcpus, known.boot) == (index, &vcpus, boot) {
-                if (known.weight, &known.treatment) != (weight, &treatment) {
-                    treat(&self.program, index, weight, &treatment);
-                }
-                known.weighed = weighed.clone();
-                (known.weight, known.treatment, known.limit) = (weight, treatment, limit);
+                self.program.guests.set_field(entry, offset_of!(types::guest, weight), weight);
+                (known.weighed, known.limit) = (weighed.clone(), limit);
                 return;
             }
         }
         let known = self.known.get(&machine.key);
         let guests = &self.program.guests;
         if known.is_none_or(|known| known.index != index) {
-            guests.put(index as usize, types::guest::default());
+            guests.put(entry, types::guest::default());
         }
-        guests.set_field(index as usize, offset_of!(types::guest, ready), 0u32);
-        treat(&self.program, index, weight, &treatment);
+        guests.set_field(entry, offset_of!(types::guest, ready), 0u32);
+        guests.set_field(entry, offset_of!(types::guest, weight), weight);
+        apply(&self.program, index, self.shared.policies().of(machine.key));
         let before = known.map(|known| known.vcpus.clone()).unwrap_or_default();
         for &(tid, slot, _) in &before {
             if !vcpus.iter().any(|v| (v.0, v.1) == (tid, slot)) {
@@ -331,14 +317,12 @@ impl State {
             }
         }
         if let Some(layout) = layout {
-            set_spins(&self.program, index as usize, &layout.spins);
-            set_rcu(&self.program, index as usize, layout, &vcpus);
+            set_spins(&self.program, entry, &layout.spins);
+            set_rcu(&self.program, entry, layout, &vcpus);
         }
         self.program.changed();
-        self.known.insert(
-            machine.key,
-            Known { index, user, vcpus, boot, weighed: weighed.clone(), weight, treatment, limit },
-        );
+        let weighed = weighed.clone();
+        self.known.insert(machine.key, Known { index, vcpus, boot, weighed, limit });
     }
 }
 

@@ -13,14 +13,13 @@ mod check;
 mod follow;
 mod program;
 mod regions;
-mod rules;
 #[cfg(test)]
 mod simulator;
 mod weight;
 
 use crate::backend::Guard;
 use crate::error::Error;
-use crate::options::{Backend, Change, Options};
+use crate::options::{Backend, Options, Policy};
 use crate::statistics::{Granted, Preempted, RegionStatistics, Statistics, VmStatistics};
 use crate::undo::supervisor::Supervisor;
 use crate::undo::{self, server};
@@ -121,14 +120,13 @@ impl Guard for SchedExt {
             decisions,
             decisions_ns,
             decision_times,
-            functions: self.program.functions(),
             process_ns: clock::process_ns().saturating_sub(self.process_ns),
             restarts: self.restarts,
         })
     }
 
-    fn set(&mut self, vm: Option<&str>, change: &Change) -> Result<Vec<String>, Error> {
-        self.follower.set(vm, change)
+    fn set(&mut self, vm: Option<&str>, policy: Policy) -> Result<Vec<String>, Error> {
+        self.follower.set(vm, policy)
     }
 
     fn ended(&mut self) -> Option<String> {
@@ -163,7 +161,6 @@ impl SchedExt {
             ..region
         });
         let readable = vm.state == VmState::Watching && guest.ready == 1;
-        let treatment = self.follower.treatment(followed, &vm.name);
         VmStatistics {
             pid: vm.pid,
             name: vm.name.clone(),
@@ -175,11 +172,10 @@ impl SchedExt {
                 }
                 _ => self.follower.left(vm.pid),
             },
-            policies: treatment.policies,
+            policy: self.follower.policy(followed),
             weight: guest.weight,
             vcpus: vm.vcpus.len() as u32,
             on_cpu_ns: guest.on_cpu_ns,
-            entitled_ns: Some(guest.entitled_ns),
             preempted: preempted.collect(),
             region,
             extended: granted(&guest.extended),

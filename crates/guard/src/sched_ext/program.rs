@@ -6,15 +6,13 @@ use super::check;
 use crate::constants;
 use crate::error::Error;
 use crate::options::Options;
-use crate::statistics::FunctionStatistics;
-use libbpf_rs::libbpf_sys::BPF_STATS_RUN_TIME;
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject, ProgramInput};
 use reprieve_watch::raw::{self, Plain, Shared, Times, complaints, keep_complaint, lacks_right};
 use reprieve_watch::vms::machine::Kvm;
 use skeleton::{GuardSkel, GuardSkelBuilder};
 use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -56,8 +54,6 @@ struct Loaded {
     online: Vec<usize>,
     /// Others are online than it was told of.
     outdated: bool,
-    /// The kernel measures eBPF programs while this is open.
-    measures: Option<OwnedFd>,
 }
 
 // SAFETY: `storage` is a box of this alone; the rest may be sent.
@@ -166,11 +162,6 @@ impl Program {
         }
     }
 
-    /// The functions that the kernel calls, if they are measured.
-    pub fn functions(&self) -> Vec<FunctionStatistics> {
-        self.loaded().as_ref().map_or_else(Vec::new, Loaded::functions)
-    }
-
     /// Decisions, the time in them, ns, and how long they took.
     pub fn cost(&self) -> (u64, u64, Times) {
         let values = self.maps.costs.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
@@ -209,21 +200,12 @@ impl Loaded {
             let variables = Shared::map(skel.maps.bss.as_fd(), words).map_err(|source| {
                 Error::Io { what: "mapping the scheduler's variables".into(), source }
             })?;
-            let measures = options.measure.then(measure).transpose().map_err(|source| {
-                Error::Io { what: "measuring the scheduler's functions".into(), source }
-            })?;
-            Ok((ManuallyDrop::new(skel), variables, measures))
+            Ok((ManuallyDrop::new(skel), variables))
         });
         match opened {
-            Ok((skel, variables, measures)) => Ok(Loaded {
-                links: Vec::new(),
-                skel,
-                storage,
-                variables,
-                online,
-                outdated: false,
-                measures,
-            }),
+            Ok((skel, variables)) => {
+                Ok(Loaded { links: Vec::new(), skel, storage, variables, online, outdated: false })
+            }
             Err(error) => {
                 // SAFETY: made above; the skeleton that borrowed it is gone.
                 drop(unsafe { Box::from_raw(storage) });
@@ -266,27 +248,6 @@ impl Loaded {
         }
     }
 
-    fn functions(&self) -> Vec<FunctionStatistics> {
-        if self.measures.is_none() {
-            return Vec::new();
-        }
-        let programs = self.skel.object().progs().filter(|program| program.autoload());
-        let measured = programs.filter_map(|program| {
-            let path = format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd());
-            let text = std::fs::read_to_string(path).ok()?;
-            let field = |name: &str| -> Option<u64> {
-                let values = text.lines().filter_map(|line| line.strip_prefix(name));
-                values.filter_map(|value| value.trim().parse().ok()).next()
-            };
-            Some(FunctionStatistics {
-                name: program.name().to_str()?.into(),
-                runs: field("run_cnt:")?,
-                total_ns: field("run_time_ns:")?,
-            })
-        });
-        measured.filter(|function| function.runs > 0).collect()
-    }
-
     fn ended(&self) -> Option<Ended> {
         if self.get(offset_of!(types::bss, exit_kind)) == 0 {
             let why = "CPUs came or went while it was being loaded".into();
@@ -327,17 +288,6 @@ impl Drop for Loaded {
             drop(Box::from_raw(self.storage));
         }
     }
-}
-
-/// Has the kernel measure eBPF programs until the result is closed.
-fn measure() -> std::io::Result<OwnedFd> {
-    // SAFETY: makes a file descriptor, or returns a negative number and sets `errno`.
-    let fd = unsafe { libbpf_rs::libbpf_sys::bpf_enable_stats(BPF_STATS_RUN_TIME) };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: it is new, and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn constants_vms() -> usize {

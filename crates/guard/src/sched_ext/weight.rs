@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Weights of cgroups, as libvirt and Kubernetes set them (version 2 only).
 
-use crate::options::Weight;
 use reprieve_watch::cgroup;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 /// The normal weight.
 pub const NORMAL: u32 = 100;
+/// Weights that cgroups may have.
+const RANGE: RangeInclusive<u32> = 1..=10_000;
 
 /// The weight that a VM's cgroups give it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +25,7 @@ impl Weighed {
     /// number of processes that look like VMs.
     pub fn among(&self, vms: u32) -> u32 {
         let vms = vms.max(1);
-        ((self.weight + vms / 2) / vms).max(*Weight::RANGE.start())
+        ((self.weight + vms / 2) / vms).max(*RANGE.start())
     }
 }
 
@@ -51,7 +53,7 @@ fn product(root: &Path, path: &str) -> Weighed {
             cgroup = directory.display().to_string();
         }
     }
-    let weight = (weight.round() as u32).clamp(*Weight::RANGE.start(), *Weight::RANGE.end());
+    let weight = (weight.round() as u32).clamp(*RANGE.start(), *RANGE.end());
     Weighed { weight, cgroup }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The statistics of guard as metrics. The README of the crate lists them.
 
-use crate::statistics::{Granted, HeldUp, Preempted, PutOff, Statistics, VmStatistics, Would};
+use crate::statistics::{Granted, Preempted, Statistics, VmStatistics};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -40,9 +40,6 @@ impl Collector for Page {
         preemptions(out, &named)?;
         grants(out, &named)?;
         shares(out, &named)?;
-        if self.0.dry_run {
-            would(out, &named)?;
-        }
         own(out, &self.0)
     }
 }
@@ -59,11 +56,10 @@ fn vms(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
     let mut info =
         out.encode_descriptor("reprieve_guard_vm", "A virtual machine", None, MetricType::Info)?;
     for (name, own) in named {
-        let policies: Vec<&str> = own.policies.iter().map(|policy| policy.name()).collect();
         info.encode_info(&vec![
             ("vm", name.clone()),
             ("pid", own.pid.to_string()),
-            ("policy", policies.join(",")),
+            ("policy", own.policy.name().into()),
             ("readable", own.readable.to_string()),
             // Not the sentence, of which guests choose parts: each would be a series of its own.
             ("trouble", own.trouble.is_some().to_string()),
@@ -165,12 +161,6 @@ fn shares(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
     )?;
     counter(
         out,
-        "reprieve_guard_entitled_seconds",
-        "What the VM's weight was worth in the same time",
-        each(named, |vm| vm.entitled_ns.map(seconds)),
-    )?;
-    counter(
-        out,
         "reprieve_guard_ticks_waited",
         "Times that the guest's timer expired, mostly for a tick, while its vCPU waited for a CPU",
         each(named, |vm| Some(vm.ticks_waited as f64)),
@@ -180,83 +170,6 @@ fn shares(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
         "reprieve_guard_gave_way",
         "Turns of vCPUs that ended in a critical section where they waited for another one",
         each(named, |vm| Some(vm.gave_way as f64)),
-    )
-}
-
-/// The metrics of a dry run.
-fn would(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
-    let put_off = |figure: fn(&PutOff) -> Option<f64>| {
-        let mut all = vec![];
-        for (name, would) in named.iter().filter_map(|(name, vm)| Some((name, vm.would.as_ref()?)))
-        {
-            for one in would.extend.iter().flatten() {
-                let policy = ("policy", "extend".into());
-                let labels = vec![("vm", name.clone()), policy, ("class", one.class.name().into())];
-                all.extend(figure(one).map(|figure| (labels, figure)));
-            }
-        }
-        Series(all)
-    };
-    counter(
-        out,
-        "reprieve_guard_would_put_off",
-        "Preemptions that took place, and that the policy would have put off",
-        put_off(|one| Some(one.count as f64)),
-    )?;
-    counter(
-        out,
-        "reprieve_guard_would_put_off_seconds",
-        "Time for which the vCPUs were off their CPUs then",
-        put_off(|one| Some(seconds(one.off_cpu_ns))),
-    )?;
-    gauge(
-        out,
-        "reprieve_guard_would_put_off_longest_seconds",
-        "The longest of these times",
-        put_off(|one| one.max_off_cpu_ns.map(seconds)),
-    )?;
-    let of = |figure: fn(&Would) -> Option<f64>| each(named, |vm| figure(vm.would.as_ref()?));
-    counter(
-        out,
-        "reprieve_guard_would_put_off_announced",
-        "Preemptions in sections that programs of the guest announced, which `extend` would have put off",
-        of(|would| would.extend.as_ref().map(|_| would.announced as f64)),
-    )?;
-    counter(
-        out,
-        "reprieve_guard_would_grant_at_most_seconds",
-        "The most CPU time out of turn that all of these could have had",
-        of(|would| {
-            would.extend.as_ref()?;
-            Some(seconds(would.granted_at_most_ns))
-        }),
-    )?;
-    let held = |figure: fn(&HeldUp) -> f64| {
-        each(named, |vm| vm.would.as_ref()?.rescue.as_ref().map(figure))
-    };
-    counter(
-        out,
-        "reprieve_guard_would_rescue_grace_periods",
-        "Grace periods that were late while a preempted vCPU held them up",
-        held(|rescue| rescue.graces as f64),
-    )?;
-    counter(
-        out,
-        "reprieve_guard_would_rescue",
-        "Preemptions of such vCPUs",
-        held(|rescue| rescue.count as f64),
-    )?;
-    counter(
-        out,
-        "reprieve_guard_would_rescue_seconds",
-        "Time that they lasted while the grace period was late",
-        held(|rescue| seconds(rescue.total_ns)),
-    )?;
-    gauge(
-        out,
-        "reprieve_guard_would_rescue_longest_seconds",
-        "The longest of these times",
-        held(|rescue| seconds(rescue.max_ns)),
     )
 }
 
@@ -323,7 +236,7 @@ fn decision_times(out: &mut DescriptorEncoder, statistics: &Statistics) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use crate::show::testing::{dry_run, guarded};
+    use crate::show::testing::guarded;
     use crate::statistics::Statistics;
     use reprieve_watch::show::prometheus::testing::{asked, documented, served};
     use reprieve_watch::show::prometheus::{self, Served};
@@ -337,7 +250,7 @@ mod tests {
         let page = text(&guarded(10));
         for line in [
             "reprieve_guard_info{backend=\"sched-ext\",policy=\"full\",dry_run=\"false\"} 1",
-            "reprieve_guard_vm_info{vm=\"db-primary\",pid=\"4711\",policy=\"extend,rescue\",readable=\"true\",trouble=\"false\"} 1",
+            "reprieve_guard_vm_info{vm=\"db-primary\",pid=\"4711\",policy=\"full\",readable=\"true\",trouble=\"false\"} 1",
             "reprieve_guard_vm_weight{vm=\"db-primary\"} 200.0",
             "reprieve_guard_preemptions_avoided_total{vm=\"db-primary\",class=\"reader\"} 300.0",
             "reprieve_guard_preemptions_suffered_total{vm=\"db-primary\",class=\"reader\"} 10.0",
@@ -347,7 +260,6 @@ mod tests {
             "reprieve_guard_granted_seconds_total{vm=\"db-primary\",kind=\"rescued\"} 0.05",
             "reprieve_guard_longest_grant_seconds{vm=\"db-primary\",kind=\"rescued\"} 0.0003",
             "reprieve_guard_on_cpu_seconds_total{vm=\"db-primary\"} 9.0",
-            "reprieve_guard_entitled_seconds_total{vm=\"db-primary\"} 10.0",
             "reprieve_guard_decision_seconds_total 0.04",
             "reprieve_guard_decision_duration_seconds_bucket{le=\"2.56e-7\"} 0",
             "reprieve_guard_decision_duration_seconds_bucket{le=\"5.12e-7\"} 95000",
@@ -360,30 +272,6 @@ mod tests {
         assert!(page.ends_with("# EOF\n"));
         assert!(page.lines().all(|l| l.starts_with('#') || l.starts_with("reprieve_")), "{page}");
         assert!(!page.contains('\x1b'), "{page}");
-        assert!(!page.contains("reprieve_guard_would"), "{page}");
-    }
-
-    #[test]
-    fn a_dry_run_says_what_would_have_been_done() {
-        let page = text(&dry_run(10));
-        for line in [
-            "reprieve_guard_info{backend=\"sched-ext\",policy=\"full\",dry_run=\"true\"} 1",
-            "reprieve_guard_preemptions_suffered_total{vm=\"db-primary\",class=\"reader\"} 10.0",
-            "reprieve_guard_would_put_off_total{vm=\"db-primary\",policy=\"extend\",class=\"reader\"} 10.0",
-            "reprieve_guard_would_put_off_seconds_total{vm=\"db-primary\",policy=\"extend\",class=\"reader\"} 0.04",
-            "reprieve_guard_would_put_off_longest_seconds{vm=\"db-primary\",policy=\"extend\",class=\"reader\"} 0.009",
-            "reprieve_guard_would_put_off_announced_total{vm=\"db-primary\"} 20.0",
-            "reprieve_guard_would_grant_at_most_seconds_total{vm=\"db-primary\"} 0.03",
-            "reprieve_guard_would_rescue_grace_periods_total{vm=\"db-primary\"} 30.0",
-            "reprieve_guard_would_rescue_total{vm=\"db-primary\"} 40.0",
-            "reprieve_guard_would_rescue_seconds_total{vm=\"db-primary\"} 0.5",
-            "reprieve_guard_would_rescue_longest_seconds{vm=\"db-primary\"} 0.02",
-        ] {
-            assert!(page.lines().any(|l| l == line), "{line} in\n{page}");
-        }
-        // Nothing is known of a guest that was never read.
-        let would = |line: &str| line.starts_with("reprieve_guard_would") && line.contains("web");
-        assert!(!page.lines().any(would), "{page}");
     }
 
     #[test]
@@ -400,17 +288,14 @@ mod tests {
     #[test]
     fn the_documentation_lists_every_metric_and_no_other() {
         let text_of = include_str!("../../README.md");
-        let (mut all, dry) = (text(&guarded(10)), text(&dry_run(10)));
-        all += &dry;
-        assert_eq!(documented(text_of), served(&all));
+        assert_eq!(documented(text_of), served(&text(&guarded(10))));
     }
 
     #[test]
     fn the_dashboard_asks_for_metrics_that_exist() {
         let dashboard = include_str!("../../../../packaging/grafana/reprieve-guard.json");
-        let pages = text(&guarded(10)) + &text(&dry_run(10));
-        let (asked, served) = (asked(dashboard), served(&pages));
-        assert!(asked.len() > 16, "{asked:?}");
+        let (asked, served) = (asked(dashboard), served(&text(&guarded(10))));
+        assert!(asked.len() > 10, "{asked:?}");
         assert!(asked.is_subset(&served), "{:?}", asked.difference(&served));
     }
 }

@@ -2,9 +2,7 @@
 //! Statistics for tests.
 
 use crate::options::{Backend, Policy};
-use crate::statistics::{
-    Granted, HeldUp, Preempted, PutOff, RegionStatistics, Statistics, VmStatistics, Would,
-};
+use crate::statistics::{Granted, Preempted, RegionStatistics, Statistics, VmStatistics};
 use reprieve_watch::model::Class;
 use reprieve_watch::raw::{Step, Times};
 
@@ -29,11 +27,9 @@ pub fn guarded(seconds: u64) -> Statistics {
         pid: 4711,
         name: "db-primary".into(),
         readable: true,
-        policies: vec![Policy::Extend, Policy::Rescue],
         weight: 200,
         vcpus: 2,
         on_cpu_ns: 900 * seconds * MS,
-        entitled_ns: Some(1000 * seconds * MS),
         preempted: preempted.collect(),
         region: Some(RegionStatistics {
             suffered: seconds / 5,
@@ -50,7 +46,6 @@ pub fn guarded(seconds: u64) -> Statistics {
         pid: 4712,
         name: "web\x1b[2J".into(),
         trouble: Some("memory is \x1b[2J encrypted".into()),
-        policies: vec![Policy::Full],
         weight: 100,
         vcpus: 1,
         ..VmStatistics::default()
@@ -69,51 +64,7 @@ pub fn guarded(seconds: u64) -> Statistics {
                 Step { from_ns: 1_408, to_ns: 1_536, runs: 500 * seconds },
             ],
         },
-        functions: Vec::new(),
         process_ns: seconds * MS,
-        ..Statistics::new(Backend::SchedExt, Policy::Full)
-    }
-}
-
-/// The statistics of a dry run with two VMs, `seconds` after the beginning.
-pub fn dry_run(seconds: u64) -> Statistics {
-    let done = guarded(seconds);
-    let would = Would {
-        extend: Some(vec![PutOff {
-            class: Class::Reader,
-            count: seconds,
-            off_cpu_ns: 4 * seconds * MS,
-            max_off_cpu_ns: Some(9 * MS),
-        }]),
-        announced: 2 * seconds,
-        granted_at_most_ns: 3 * seconds * MS,
-        rescue: Some(HeldUp {
-            graces: 3 * seconds,
-            of: 50 * seconds,
-            count: 4 * seconds,
-            total_ns: 50 * seconds * MS,
-            max_ns: 20 * MS,
-        }),
-        ..Would::default()
-    };
-    let all = [would, Would::default()].into_iter().zip(&done.vms);
-    let vms = all.map(|(would, vm)| VmStatistics {
-        pid: vm.pid,
-        name: vm.name.clone(),
-        trouble: vm.trouble.clone(),
-        policies: vec![Policy::Full],
-        vcpus: vm.vcpus,
-        on_cpu_ns: vm.on_cpu_ns,
-        preempted: vm.preempted.iter().map(|p| Preempted { avoided: 0, ..p.clone() }).collect(),
-        would: Some(would),
-        ..VmStatistics::default()
-    });
-    Statistics {
-        time_ns: done.time_ns,
-        elapsed_ns: done.elapsed_ns,
-        dry_run: true,
-        vms: vms.collect(),
-        process_ns: done.process_ns,
         ..Statistics::new(Backend::SchedExt, Policy::Full)
     }
 }

@@ -35,7 +35,7 @@ pub struct RunArgs {
     #[arg(long, allow_hyphen_values = true)]
     guest_args: Vec<String>,
     /// Schedulers of the host, compared on the same guests: eevdf,
-    /// eevdf-slices=TIME, plain, extend, rescue, full (list; also separated by commas)
+    /// eevdf-slices=TIME, plain, full (list; also separated by commas)
     #[arg(long, default_value = policy::DEFAULT, value_delimiter = ',')]
     policy: Vec<Policy>,
     /// Length of a measured phase, e.g. 100s as in [RP] [default: 15s, where time is dilated 4s]

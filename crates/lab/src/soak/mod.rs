@@ -105,8 +105,6 @@ const ROUND: [Kind; 9] = [
     Kind::GuardSwitched,
 ];
 
-const POLICIES: [Policy; 4] = [Policy::Plain, Policy::Extend, Policy::Rescue, Policy::Full];
-
 /// An event, and what was wrong after it.
 #[derive(Serialize, Deserialize)]
 struct Event {
@@ -475,7 +473,7 @@ impl<'a> Soak<'a> {
             return (text, outcome);
         }
         let others: Vec<Policy> =
-            POLICIES.into_iter().filter(|policy| Some(*policy) != before).collect();
+            Policy::ALL.into_iter().filter(|policy| Some(*policy) != before).collect();
         let policy = others[self.random.usize(0..others.len())];
         let then = if text.is_empty() { "guard started" } else { ", started again" };
         text += &format!("{then} with {}", policy.name());

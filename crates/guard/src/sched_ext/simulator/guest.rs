@@ -169,7 +169,7 @@ impl Vm {
 
 impl Machine {
     /// A VM, of which the scheduler is told.
-    pub fn add_vm(&mut self, weight: u32, policies: u32) -> usize {
+    pub fn add_vm(&mut self, weight: u32, full: u32) -> usize {
         let (vm, base) = (self.vms.len(), BASE * (self.vms.len() as u64 + 1));
         let memory = vec![0; VCPUS as usize];
         self.vms.push(Vm { memory, ..Vm::default() });
@@ -182,7 +182,7 @@ impl Machine {
             (vm.segments[0].bytes, vm.segments[0].host) = (BASE, base);
         });
         native::guest(vm, |guest| {
-            (guest.ready, guest.weight, guest.policies) = (1, weight, policies);
+            (guest.ready, guest.weight, guest.full) = (1, weight, full);
             (guest.kthread_task, guest.kthread_cpu) = (base + KTHREAD_TASK, base + KTHREAD_CPU);
             (guest.kthread_on_rq, guest.kthread_state) = (base + ON_RQ, base + STATE);
             (guest.fqs_due, guest.jiffies) = (base + FQS_DUE, base + JIFFIES);

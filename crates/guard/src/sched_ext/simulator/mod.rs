@@ -66,8 +66,8 @@ impl Host {
         Host { _alone: alone }
     }
 
-    fn vm(&self, weight: u32, policies: u32) -> usize {
-        machine(|m| m.add_vm(weight, policies))
+    fn vm(&self, weight: u32, full: u32) -> usize {
+        machine(|m| m.add_vm(weight, full))
     }
 
     fn add(&self, vm: usize, habit: Habit) -> usize {

@@ -8,8 +8,7 @@ use Habit::*;
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 const S: u64 = 1_000 * MS;
-/// `DOES_EXTEND | DOES_RESCUE`.
-const FULL: u32 = 3;
+const FULL: u32 = 1;
 const PLAIN: u32 = 0;
 const SLICE: u64 = SLICE_NS as u64;
 const EXTEND: u64 = MAX_EXTEND_NS as u64;
@@ -20,8 +19,8 @@ const LOOK: u64 = 100 * US;
 
 impl Host {
     /// A VM of so many vCPUs.
-    fn vcpus(&self, weight: u32, policies: u32, habit: Habit, count: usize) -> usize {
-        let vm = self.vm(weight, policies);
+    fn vcpus(&self, weight: u32, policy: u32, habit: Habit, count: usize) -> usize {
+        let vm = self.vm(weight, policy);
         (0..count).for_each(|_| _ = self.add(vm, habit));
         vm
     }
@@ -68,14 +67,14 @@ fn assert_bounds(host: &Host, time: u64) {
 
 #[test]
 fn vms_share_by_weight_however_many_vcpus_and_cpus_there_are() {
-    for (seed, (cpus, policies)) in
+    for (seed, (cpus, policy)) in
         [(1, PLAIN), (1, FULL), (2, PLAIN), (2, FULL), (4, FULL), (8, FULL)].into_iter().enumerate()
     {
         let (host, time) = (Host::new(cpus, seed as u64), if cpus < 4 { 10 * S } else { 5 * S });
         // None can have more than its VM's part: cpus / 4, cpus / 4, cpus / 2.
-        host.vcpus(100, policies, Computes, cpus.div_ceil(2));
-        host.vcpus(100, policies, Computes, cpus * 3);
-        host.vcpus(200, policies, Computes, cpus + 1);
+        host.vcpus(100, policy, Computes, cpus.div_ceil(2));
+        host.vcpus(100, policy, Computes, cpus * 3);
+        host.vcpus(200, policy, Computes, cpus + 1);
         host.run(time);
         for (vm, due) in [0.25, 0.25, 0.5].into_iter().enumerate() {
             assert_share(&host, vm, due, 0.01);
@@ -112,10 +111,10 @@ fn light_and_heavy_vms_have_their_shares() {
 /// Each of its vCPUs has few turns, and stands far ahead of the others.
 #[test]
 fn a_light_vm_of_many_vcpus_has_its_share() {
-    for (policies, vcpus) in [(PLAIN, 4), (PLAIN, 8), (FULL, 1)] {
+    for (policy, vcpus) in [(PLAIN, 4), (PLAIN, 8), (FULL, 1)] {
         let host = Host::new(2, 1);
-        let light = host.vcpus(1, policies, Computes, vcpus);
-        host.vcpus(100, policies, Computes, 2);
+        let light = host.vcpus(1, policy, Computes, vcpus);
+        host.vcpus(100, policy, Computes, 2);
         host.run(40 * S);
         assert_share(&host, light, 1.0 / 101.0, 0.02);
     }
@@ -298,9 +297,9 @@ fn no_cpu_is_idle_while_a_vcpu_waits() {
 
 #[test]
 fn vcpus_leave_critical_sections_first() {
-    let [plain, full] = [PLAIN, FULL].map(|policies| {
+    let [plain, full] = [PLAIN, FULL].map(|policy| {
         let host = Host::new(2, 1);
-        let vms = [0; 3].map(|_| host.vcpus(100, policies, Computes, 2));
+        let vms = [0; 3].map(|_| host.vcpus(100, policy, Computes, 2));
         host.run(10 * S);
         vms.iter().map(|&vm| machine(|m| m.vms[vm].preempted_in_section)).sum::<u64>()
     });
@@ -308,14 +307,14 @@ fn vcpus_leave_critical_sections_first() {
 }
 
 /// How often the VM's vCPUs took their lock, or had all their answers, beside another VM.
-fn done(policies: u32, habit: Habit) -> u64 {
+fn done(policy: u32, habit: Habit) -> u64 {
     let host = Host::new(2, 1);
-    let vm = host.vcpus(100, policies, habit, 4);
-    host.vcpus(100, policies, Computes, 2);
+    let vm = host.vcpus(100, policy, habit, 4);
+    host.vcpus(100, policy, Computes, 2);
     host.run(5 * S);
     let (gave_way, yielded) = host.told(vm, |g| (g.gave_way, g.yielded.count));
-    assert_eq!(gave_way > 100, policies == FULL && habit == Calls, "{gave_way}");
-    let yields = policies == PLAIN && habit == Locks { yields: true };
+    assert_eq!(gave_way > 100, policy == FULL && habit == Calls, "{gave_way}");
+    let yields = policy == PLAIN && habit == Locks { yields: true };
     assert_eq!(yielded > 100, gave_way > 100 || yields, "{yielded}");
     assert_share(&host, vm, 0.5, 0.01);
     assert_bounds(&host, 5 * S);
@@ -332,8 +331,8 @@ fn vcpus_that_wait_for_answers_give_way() {
 #[test]
 fn vcpus_that_wait_for_a_lock_keep_their_cpus() {
     let plain = done(PLAIN, Locks { yields: false });
-    for (policies, yields) in [(PLAIN, true), (FULL, false), (FULL, true)] {
-        assert!(done(policies, Locks { yields }) > plain);
+    for (policy, yields) in [(PLAIN, true), (FULL, false), (FULL, true)] {
+        assert!(done(policy, Locks { yields }) > plain);
     }
 }
 
@@ -344,10 +343,10 @@ fn vcpus_that_wait_for_a_lock_keep_their_cpus() {
 fn a_vcpu_that_is_handed_a_mutex_runs_for_those_that_spin() {
     let mut done = [0; 2];
     for seed in 0..3 {
-        for (done, policies) in done.iter_mut().zip([PLAIN, FULL]) {
+        for (done, policy) in done.iter_mut().zip([PLAIN, FULL]) {
             let host = Host::new(8, seed);
-            let vm = host.vcpus(100, policies, Churns, 8);
-            (0..3).for_each(|_| _ = host.vcpus(100, policies, Computes, 8));
+            let vm = host.vcpus(100, policy, Churns, 8);
+            (0..3).for_each(|_| _ = host.vcpus(100, policy, Computes, 8));
             host.run(5 * S);
             *done += machine(|m| m.vms[vm].done);
         }
@@ -357,12 +356,12 @@ fn a_vcpu_that_is_handed_a_mutex_runs_for_those_that_spin() {
 }
 
 /// The lab's `lowweight`: a vCPU of little weight shares its CPU with three hogs.
-fn lowweight(policies: u32, hogs: usize) -> (u64, u64) {
+fn lowweight(policy: u32, hogs: usize) -> (u64, u64) {
     let host = Host::new(2, 1);
-    let vm = host.vcpus(10, policies, Computes, 2);
+    let vm = host.vcpus(10, policy, Computes, 2);
     (0..2).for_each(|cpu| host.pin(cpu, [cpu]));
     for hog in 0..hogs {
-        host.vcpus(100, policies, Computes, 1);
+        host.vcpus(100, policy, Computes, 1);
         host.pin(2 + hog, [0]);
     }
     host.run(20 * S);

@@ -151,9 +151,8 @@ impl Guard {
                     s["readable"] == true && s["on_cpu_ns"].as_u64() >= Some(PROGRESS_NS)
                 })
             });
-            let did = |what, wanted: bool| !wanted || sum(&statistics, what, "count") > 0;
-            let worked =
-                cared_for && did("extended", policy.extends()) && did("rescued", policy.rescues());
+            let did = |what| policy == Policy::Plain || sum(&statistics, what, "count") > 0;
+            let worked = cared_for && did("extended") && did("rescued");
             last = statistics;
             Ok(worked.then_some(()))
         });

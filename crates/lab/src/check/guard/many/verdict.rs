@@ -5,7 +5,7 @@ use super::shares::{Had, Share, shares};
 use super::{BUSY, LEFT_OUT, NAPPING, NAPPING_VCPUS, SLICE, Seen, VCPUS};
 use crate::check::{Check, Finding};
 use anyhow::{Result, bail};
-use reprieve_guard::{FunctionStatistics, MAX_EXTEND, Statistics, VmStatistics};
+use reprieve_guard::{MAX_EXTEND, Statistics, VmStatistics};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -103,7 +103,6 @@ fn figure(
     json!({
         "vm": name, "weight": weight, "percent": share.percent, "due": share.due, "tolerance": share.tolerance,
         "on_cpu_ns": own.on_cpu_ns - before.on_cpu_ns,
-        "entitled_ns": own.entitled_ns.zip(before.entitled_ns).map(|(now, old)| now.saturating_sub(old)),
         "grants": grants,
     })
 }
@@ -124,24 +123,9 @@ fn costs(before: &Statistics, after: &Statistics, seconds: f64, text: &mut Strin
         shown(times.p99_ns),
         if kept { "kept" } else { "NOT kept" },
     );
-    let mut functions = Vec::new();
-    for now in &after.functions {
-        let old = before.functions.iter().find(|old| old.name == now.name);
-        let since = |of: fn(&FunctionStatistics) -> u64| of(now) - old.map_or(0, of);
-        let (runs, ns) = (since(|f| f.runs), since(|f| f.total_ns));
-        if let Some(each) = ns.checked_div(runs) {
-            let _ = writeln!(
-                text,
-                "    {}: {:.0} times per second, {each} ns on average",
-                now.name,
-                runs as f64 / seconds
-            );
-            functions.push(json!({ "name": now.name, "runs": runs, "total_ns": ns }));
-        }
-    }
     json!({
         "decisions": decisions, "decisions_ns": ns, "median_ns": times.median_ns, "p99_ns": times.p99_ns,
-        "promise_kept": kept, "steps": times.steps, "functions": functions,
+        "promise_kept": kept, "steps": times.steps,
         "process_ns": after.process_ns - before.process_ns,
     })
 }

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A dry run of the scheduler: [`Watch`] observes the VMs under the scheduler that is in force, and
+//! guard says what it would have acted on. Nothing is scheduled otherwise, so a dry run works on
+//! kernels without sched_ext as well.
+//!
+//! Guard classifies a vCPU by the code that `watch` has, so both see the same sections. But they
+//! look at other moments: guard's slices end at other times than those of the scheduler in force.
+
+use crate::backend::Guard;
+use crate::constants::LATE_NS;
+use crate::error::Error;
+use crate::options::{Backend, MAX_EXTEND, Options, Policy};
+use crate::statistics::{HeldUp, Preempted, PutOff, Statistics, VmStatistics, Would};
+use reprieve_watch::Watch;
+use reprieve_watch::model::{Class, Histogram, Preemptions, Vcpu, VmSnapshot, VmState};
+use reprieve_watch::raw::clock;
+use std::time::Duration;
+
+pub struct DryRun {
+    watch: Watch,
+    policy: Policy,
+    started_ns: u64,
+    process_ns: u64,
+}
+
+impl DryRun {
+    /// # Errors
+    /// Without the rights to watch, or on a kernel without BTF.
+    pub fn start(options: &Options) -> Result<DryRun, Error> {
+        let process_ns = clock::process_ns();
+        let watch = Watch::start(&reprieve_watch::Options {
+            vms: options.vms.clone(),
+            interval: options.interval,
+            late: Some(Duration::from_nanos(LATE_NS as u64)),
+            ..reprieve_watch::Options::default()
+        })?;
+        Ok(DryRun { watch, policy: options.policy, started_ns: clock::now_ns(), process_ns })
+    }
+}
+
+impl Guard for DryRun {
+    fn statistics(&mut self) -> Result<Statistics, Error> {
+        let snapshot = self.watch.snapshot()?;
+        let present = snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone);
+        Ok(Statistics {
+            time_ns: snapshot.time_ns,
+            elapsed_ns: snapshot.time_ns.saturating_sub(self.started_ns),
+            dry_run: true,
+            vms: present.map(of_vm).collect(),
+            process_ns: clock::process_ns().saturating_sub(self.process_ns),
+            ..Statistics::new(Backend::SchedExt, self.policy)
+        })
+    }
+
+    fn set(&mut self, _: Option<&str>, _: Policy) -> Result<Vec<String>, Error> {
+        Err(Error::DryRun)
+    }
+
+    fn ended(&mut self) -> Option<String> {
+        None
+    }
+}
+
+fn of_vm(vm: &VmSnapshot) -> VmStatistics {
+    let preempted = Class::ALL.map(|class| {
+        let suffered = of_class(vm, class).map(|p| count(&p.off_cpu)).sum();
+        Preempted { class, suffered, avoided: 0 }
+    });
+    VmStatistics {
+        pid: vm.pid,
+        name: vm.name.clone(),
+        readable: vm.state == VmState::Watching,
+        trouble: match &vm.state {
+            VmState::Unreadable(why) => Some(why.clone()),
+            VmState::Attaching => Some("its guest is not found yet".into()),
+            _ => None,
+        },
+        vcpus: vm.vcpus.len() as u32,
+        on_cpu_ns: sum(vm, |vcpu| vcpu.on_cpu_ns),
+        preempted: preempted.into(),
+        would: Some(would(vm)),
+        ..VmStatistics::default()
+    }
+}
+
+fn would(vm: &VmSnapshot) -> Would {
+    let extend = vm.kernel.as_ref().map(|_| {
+        let each = Class::ALL.into_iter().map(|class| put_off(vm, class));
+        each.filter(|put_off| put_off.count > 0).collect::<Vec<PutOff>>()
+    });
+    let announced = extend.as_ref().map_or(0, |_| sum(vm, |vcpu| vcpu.announced));
+    let times = extend.iter().flatten().map(|put_off| put_off.count).sum::<u64>() + announced;
+    Would {
+        announced,
+        announced_off_cpu_ns: extend
+            .as_ref()
+            .map_or(0, |_| sum(vm, |vcpu| vcpu.announced_off_cpu_ns)),
+        granted_at_most_ns: times.saturating_mul(MAX_EXTEND.as_nanos() as u64),
+        extend,
+        rescue: vm.grace.as_ref().map(|grace| {
+            let held = vm.held.clone().unwrap_or_default();
+            let began = count(&grace.durations) + grace.unseen + u64::from(grace.current.is_some());
+            HeldUp {
+                graces: held.graces,
+                // The last one may have ended, or begun, since it was counted.
+                of: began.max(held.graces),
+                count: held.count,
+                total_ns: held.total_ns,
+                max_ns: held.max_ns,
+            }
+        }),
+        throttled: sum(vm, |vcpu| vcpu.throttled),
+        throttled_off_cpu_ns: sum(vm, |vcpu| vcpu.throttled_ns),
+        blind: vm.blind.clone(),
+    }
+}
+
+/// Preemptions of the class that would have been put off: all in some classes, and readers in any.
+fn put_off(vm: &VmSnapshot, class: Class) -> PutOff {
+    let all = || of_class(vm, class);
+    match class {
+        Class::Reader | Class::NoPreempt | Class::IrqsOff | Class::Softirq | Class::Hardirq => {
+            PutOff {
+                class,
+                count: all().map(|p| count(&p.off_cpu)).sum(),
+                off_cpu_ns: all().map(|p| p.off_cpu.total_ns).sum(),
+                max_off_cpu_ns: all().map(|p| p.off_cpu.max_ns).max(),
+            }
+        }
+        Class::User | Class::Kernel | Class::Idle | Class::Unknown => PutOff {
+            class,
+            count: all().map(|p| p.readers).sum(),
+            off_cpu_ns: all().map(|p| p.readers_off_cpu_ns).sum(),
+            max_off_cpu_ns: None,
+        },
+    }
+}
+
+fn of_class(vm: &VmSnapshot, class: Class) -> impl Iterator<Item = &Preemptions> {
+    vm.counted().flat_map(|vcpu| &vcpu.preemptions).filter(move |p| p.class == class)
+}
+
+fn sum(vm: &VmSnapshot, figure: fn(&Vcpu) -> u64) -> u64 {
+    vm.counted().map(figure).sum()
+}
+
+fn count(histogram: &Histogram) -> u64 {
+    histogram.counts.iter().sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reprieve_watch::model::{Grace, Held};
+
+    const MS: u64 = 1_000_000;
+
+    fn preemptions(class: Class, count: u64, ns: u64) -> Preemptions {
+        let off_cpu = Histogram { counts: vec![0, count], total_ns: count * ns, max_ns: ns };
+        Preemptions { class, off_cpu, readers: 0, readers_off_cpu_ns: 0 }
+    }
+
+    fn vcpu(preemptions: Vec<Preemptions>) -> Vcpu {
+        Vcpu { preemptions, on_cpu_ns: 10 * MS, ..Vcpu::default() }
+    }
+
+    #[test]
+    fn critical_sections_would_be_extended_and_late_grace_periods_rescued() {
+        let mut idle = preemptions(Class::Idle, 5, MS);
+        (idle.readers, idle.readers_off_cpu_ns) = (2, 3 * MS);
+        let first = Vcpu {
+            announced: 4,
+            announced_off_cpu_ns: 8 * MS,
+            throttled: 3,
+            throttled_ns: 9 * MS,
+            ..vcpu(vec![
+                preemptions(Class::User, 50, MS),
+                preemptions(Class::Kernel, 9, MS),
+                preemptions(Class::Reader, 3, 2 * MS),
+                idle,
+            ])
+        };
+        let durations = Histogram { counts: vec![0, 0, 5], ..Histogram::default() };
+        let vm = VmSnapshot {
+            kernel: Some("6.12".into()),
+            blind: vec!["something".into()],
+            vcpus: vec![first],
+            former: Some(vcpu(vec![preemptions(Class::Reader, 1, 5 * MS)])),
+            grace: Some(Grace { durations, unseen: 1, current: None }),
+            held: Some(Held { graces: 2, count: 3, total_ns: 40 * MS, max_ns: 30 * MS }),
+            ..VmSnapshot::default()
+        };
+        let (class, max_off_cpu_ns) = (Class::Reader, Some(5 * MS));
+        let expected = Would {
+            extend: Some(vec![
+                PutOff { class, count: 4, off_cpu_ns: 11 * MS, max_off_cpu_ns },
+                PutOff { class: Class::Idle, count: 2, off_cpu_ns: 3 * MS, max_off_cpu_ns: None },
+            ]),
+            announced: 4,
+            announced_off_cpu_ns: 8 * MS,
+            granted_at_most_ns: 10 * MS,
+            rescue: Some(HeldUp { graces: 2, of: 6, count: 3, total_ns: 40 * MS, max_ns: 30 * MS }),
+            throttled: 3,
+            throttled_off_cpu_ns: 9 * MS,
+            blind: vec!["something".into()],
+        };
+        let statistics = of_vm(&vm);
+        assert_eq!(statistics.would, Some(expected));
+        let suffered = |class| statistics.preempted.iter().find(|p| p.class == class).unwrap();
+        assert_eq!((suffered(Class::User).suffered, suffered(Class::Reader).suffered), (50, 4));
+        assert!(statistics.preempted.iter().all(|p| p.avoided == 0), "nothing was done");
+        assert_eq!((statistics.on_cpu_ns, statistics.extended.count), (20 * MS, 0));
+    }
+
+    #[test]
+    fn no_more_grace_periods_are_late_than_there_were() {
+        let held = Some(Held { graces: 29, ..Held::default() });
+        let vm = VmSnapshot { grace: Some(Grace::default()), held, ..VmSnapshot::default() };
+        assert_eq!(would(&vm).rescue.unwrap().of, 29);
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_guest_that_cannot_be_read() {
+        let vm = VmSnapshot {
+            state: VmState::Unreadable("encrypted".into()),
+            vcpus: vec![vcpu(vec![preemptions(Class::Unknown, 7, MS)])],
+            ..VmSnapshot::default()
+        };
+        let (statistics, would) = (of_vm(&vm), would(&vm));
+        assert_eq!((would.extend, would.rescue, would.granted_at_most_ns), (None, None, 0));
+        assert!(!statistics.readable);
+        assert_eq!(statistics.trouble.as_deref(), Some("encrypted"));
+    }
+}
