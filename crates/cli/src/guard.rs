@@ -320,7 +320,7 @@ fn restore(journals: &Path, json: bool) -> Result<ExitCode> {
             "threads": restored.threads, "cpus": restored.cpus, "active": restored.active, "failed": restored.failed,
         }))?;
     } else {
-        for pid in &restored.active {
+        if let Some(pid) = restored.active {
             print(&format!("guard (process {pid}) or its supervisor is at work: left alone\n"))?;
         }
         print(&format!(

@@ -12,8 +12,7 @@ pub mod slice;
 pub mod supervisor;
 
 use crate::error::Error;
-use journal::{Restored, Turn};
-use reprieve_watch::publish::make_directory;
+use journal::{Journal, Restored};
 use reprieve_watch::sees_host_processes;
 use std::io;
 use std::path::Path;
@@ -26,45 +25,34 @@ use supervisor::Supervisor;
 /// Where another guard is at work, in another PID namespace than the host's, without the rights,
 /// or in a process that has more than one thread already.
 pub fn begin(directory: &Path) -> Result<Supervisor, Error> {
-    // Elsewhere, the journal of a guard that runs would look like that of a dead one.
-    sees_host_processes()?;
     let failed = |doing: &'static str| {
         move |source| Error::Io { what: format!("{doing} in {}", directory.display()), source }
     };
-    make_directory(directory).map_err(failed("keeping a journal"))?;
-    let restoring = "restoring what a dead guard left";
-    let _turn = Turn::take(directory).map_err(failed(restoring))?;
-    let left = restore_all(directory).map_err(failed(restoring))?;
-    if let Some(what) = left.failed.first() {
-        return Err(failed(restoring)(io::Error::other(what.clone())));
-    }
-    if let Some(pid) = left.active.first() {
-        let why = format!("guard runs already, as process {pid}: stop that one");
-        return Err(Error::Unsupported { why });
+    let journal = take(directory)?.map_err(|pid| Error::Unsupported {
+        why: format!("guard runs already, as process {pid}: stop that one"),
+    })?;
+    if let Some(what) = journal.undo().failed.pop() {
+        return Err(failed("restoring what a dead guard left")(io::Error::other(what)));
     }
     let starting = "starting the supervisor (run it as root), whose journal is";
-    Supervisor::start(directory).map_err(failed(starting))
+    Supervisor::start(journal).map_err(failed(starting))
 }
 
-/// Undoes what dead guards left, by the journals in `directory`, and removes these.
+/// Undoes what a dead guard left, by its journal in `directory`, and removes that. A guard that is
+/// at work keeps what it has changed.
 ///
 /// # Errors
-/// In another PID namespace than the host's, or if journals cannot be read or removed.
+/// In another PID namespace than the host's, or if the journal cannot be kept.
 pub fn restore(directory: &Path) -> Result<Restored, Error> {
-    sees_host_processes()?;
-    let io = |source| Error::Io { what: format!("journals in {}", directory.display()), source };
-    let _turn = match Turn::take(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        turn => Some(turn.map_err(io)?),
-    };
-    restore_all(directory).map_err(io)
+    Ok(match take(directory)? {
+        Ok(journal) => journal.end(),
+        Err(pid) => Restored { active: Some(pid), ..Restored::default() },
+    })
 }
 
-/// A guard that is at work keeps its slices.
-fn restore_all(directory: &Path) -> io::Result<Restored> {
-    let mut restored = journal::restore(directory)?;
-    if restored.active.is_empty() {
-        restored.threads = slice::restore_all(slice::SHORT)?;
-    }
-    Ok(restored)
+fn take(directory: &Path) -> Result<Result<Journal, u32>, Error> {
+    // Elsewhere, threads of the host's are out of sight.
+    sees_host_processes()?;
+    let what = || format!("keeping a journal in {}", directory.display());
+    Journal::take(directory).map_err(|source| Error::Io { what: what(), source })
 }

@@ -8,12 +8,10 @@
 //! group. Where both are killed at the same moment, the journal remains for the next guard or
 //! `guard restore`.
 
-use super::journal::{Journal, Restored, restore_one};
-use super::slice::{self, SHORT};
+use super::journal::Journal;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::Path;
 
 pub struct Supervisor {
     /// `None` after the end.
@@ -25,11 +23,9 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Forks it, with guard's journal in `directory`. To be called before this process starts
-    /// threads.
-    pub fn start(directory: &Path) -> io::Result<Supervisor> {
+    /// Forks it, with guard's journal. To be called before this process starts threads.
+    pub fn start(mut journal: Journal) -> io::Result<Supervisor> {
         alone()?;
-        let mut journal = Journal::create(directory)?;
         let (read, write) = pipe()?;
         let (answer, answers) = pipe()?;
         // SAFETY: the process has one thread, so the child may do anything.
@@ -37,7 +33,7 @@ impl Supervisor {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop((write, answer));
-                supervise(read, answers, journal.path())
+                supervise(read, answers, &journal)
             }
             pid => {
                 drop((read, answers));
@@ -90,7 +86,7 @@ impl Drop for Supervisor {
         self.pipe = None;
         self.wait(0);
         if !self.status.is_some_and(|status| libc::WIFEXITED(status)) {
-            undo(self.journal.path());
+            undo(&self.journal);
         }
     }
 }
@@ -124,8 +120,9 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// The supervisor itself.
-fn supervise(read: OwnedFd, answers: OwnedFd, journal: &Path) -> ! {
-    detach(&[read.as_raw_fd(), answers.as_raw_fd(), libc::STDERR_FILENO]);
+fn supervise(read: OwnedFd, answers: OwnedFd, journal: &Journal) -> ! {
+    let stderr = libc::STDERR_FILENO;
+    detach(&[read.as_raw_fd(), answers.as_raw_fd(), journal.descriptor(), stderr]);
     let mut answers = File::from(answers);
     let _ = writeln!(answers, "ready");
     drop(answers);
@@ -135,16 +132,8 @@ fn supervise(read: OwnedFd, answers: OwnedFd, journal: &Path) -> ! {
 }
 
 /// Restores what guard changed; says what is left to do, if anything.
-fn undo(journal: &Path) -> bool {
-    let mut restored = Restored::default();
-    let mut failed = Vec::new();
-    if let Err(error) = slice::restore_all(SHORT) {
-        failed.push(format!("slices: {error}"));
-    }
-    if let Err(error) = restore_one(journal, &mut restored) {
-        failed.push(format!("{}: {error}", journal.display()));
-    }
-    failed.append(&mut restored.failed);
+fn undo(journal: &Journal) -> bool {
+    let failed = journal.end().failed;
     if !failed.is_empty() {
         let _ = writeln!(
             io::stderr(),
