@@ -73,8 +73,12 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task *task = task_of(p);
 	s32 where = scx_bpf_task_cpu(p), idle;
+	struct scx_bpf_dsq_insert_vtime_args insert = {
+		.slice = SLICE_FOR_KERNEL,
+		.enq_flags = enq_flags,
+	};
 	struct cpu *cpu;
-	u64 vtime, now;
+	u64 now;
 
 	if (!task) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SLICE_FOR_KERNEL,
@@ -85,17 +89,19 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	task->used = 0;
 	task->why = WHY_TURN;
 	/* The idle CPU's queue, so that no other CPU is before it. */
-	idle = enq_flags & SCX_ENQ_LAST ? where
-					: scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 	if (idle >= 0)
 		where = idle;
 	task->woken = !!(enq_flags & SCX_ENQ_WAKEUP);
-	vtime = place(task, where, task->woken);
+	insert.dsq_id = QUEUE_CPU + where;
+	insert.vtime = place(task, where, task->woken);
 	task->queued = 1;
 	if (!task->waits)
 		task->waits = now;
-	kernel_insert_vtime(p, QUEUE_CPU + where, SLICE_FOR_KERNEL, vtime,
-			    enq_flags);
+	/* clang describes a function of such a name where its address is taken.
+	 */
+	if (bpf_ksym_exists(__scx_bpf_dsq_insert_vtime))
+		__scx_bpf_dsq_insert_vtime(p, &insert);
 	if (idle >= 0) {
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 		return;
@@ -253,7 +259,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	cpu->yields = 0;
 	show_thread(cpu, task);
 	cpu->pid = p->pid;
-	cpu->slot = task->slot;
+	cpu->vm = task->slot ? task->vm + 1 : 0;
 	cpu->extends = 0;
 	cpu->watched = has_full(task);
 	/* A thread that comes back after another class goes on with its turn,
@@ -264,7 +270,6 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	cpu->turn = now;
 	cpu->enqueues = 0;
 	cpu->chosen = 0;
-	look_as_before(cpu, where, now);
 	look_soon(cpu, where, now);
 }
 
@@ -293,8 +298,7 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 	count_favour(task, ran);
 	task->left = now;
 	cpu->turn = 0;
-	cpu->slot = 0;
-	cpu->pid = 0;
+	cpu->vm = 0;
 	/* Another class takes the CPU, perhaps for long. */
 	if (runnable && !cpu->chosen && kernel_enqueues_local())
 		look_meanwhile(cpu, where, now);
@@ -431,19 +435,16 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 
 	if (!active || !cpu)
 		return 0;
-	if (!timers_run)
-		timers_run = 1;
 	/* Kept there: the verifier would follow each value to the end. */
 	timer->next = settings.look_alone;
 	if (!cpu->turn && timer->next > LOOK_IDLE_NS)
 		timer->next = LOOK_IDLE_NS;
 	/* Near, while it is decided: a tick in between starts no timer. */
 	cpu->look = now;
-	cpu->brought = 0;
 	if (cpu->turn) {
 		if (waits(where))
 			timer->next = until(cpu, now);
-		if (cpu->slot && cpu->pid == (u32)p->pid)
+		if (cpu->vm && cpu->pid == (u32)p->pid)
 			ends = look_at_vcpu(cpu, timer, where, now);
 		else
 			ends = now - cpu->turn >= cpu->slice && waits(where);
@@ -456,8 +457,9 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 	} else if (waits_anywhere(where)) {
 		/* Only if it is idle: one may have come as it went idle. */
 		scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
-		if (is_taken(cpu))
+		if (is_taken(cpu) && waits_in_queues(where)) {
 			wake_another(where);
+		}
 	}
 	look_at_local(cpu, timer, now);
 	rescue_pending(now);

@@ -10,16 +10,11 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 
-#ifndef __weak
-#define __weak __attribute__((weak))
-#endif
-
 #define SCX_DSQ_LOCAL ((1ULL << 63) | 2)
 #define SCX_DSQ_LOCAL_ON (3ULL << 62) /* plus the CPU */
 #define SCX_DSQ_GLOBAL ((1ULL << 63) | 1)
 #define SCX_WAKE_SYNC 0x10ULL
 #define SCX_ENQ_WAKEUP 1ULL
-#define SCX_ENQ_LAST (1ULL << 41)
 #define SCX_DEQ_SLEEP 1ULL
 #define SCX_DSQ_ITER_REV (1ULL << 16)
 #define SCX_KICK_IDLE 1ULL
@@ -128,21 +123,6 @@ extern _Bool __scx_bpf_dsq_insert_vtime(
 extern _Bool scx_bpf_task_set_slice(struct task_struct *p, u64 slice) __ksym;
 /* Since Linux 7.1 from everywhere. */
 extern void scx_bpf_dsq_reenq(u64 dsq_id, u64 flags) __ksym __weak;
-
-static __always_inline void kernel_insert_vtime(struct task_struct *p,
-						u64 queue, u64 slice, u64 vtime,
-						u64 flags)
-{
-	struct scx_bpf_dsq_insert_vtime_args args = {
-		.dsq_id = queue,
-		.slice = slice,
-		.vtime = vtime,
-		.enq_flags = flags,
-	};
-
-	if (bpf_ksym_exists(__scx_bpf_dsq_insert_vtime))
-		__scx_bpf_dsq_insert_vtime(p, &args);
-}
 
 static __always_inline _Bool kernel_move(struct bpf_iter_scx_dsq *it,
 					 struct task_struct *p, u64 queue,

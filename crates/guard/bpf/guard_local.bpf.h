@@ -20,15 +20,11 @@ static __always_inline _Bool is_taken(const struct cpu *cpu)
 	return cpu && !cpu->turn && !cpu->idle;
 }
 
-/* Brings the next look near until a thread runs. */
+/* Brings the next look near. */
 static __always_inline void look_meanwhile(struct cpu *cpu, u32 where, u64 now)
 {
-	u64 look = cpu->look;
-
-	if (!looks_after(cpu, LOOK_BUSY_NS, now))
-		return;
-	look_in(cpu, where, LOOK_BUSY_NS, now);
-	cpu->brought = policy_after(look, now) > 0 ? look : 0;
+	if (looks_after(cpu, LOOK_BUSY_NS, now))
+		look_in(cpu, where, LOOK_BUSY_NS, now);
 }
 
 /* A CPU is taken, and some wait in its queue: an idle CPU where the first may
@@ -48,17 +44,6 @@ __noinline int wake_another(u32 where)
 	return 0;
 }
 
-/* A thread runs again: the look that was for the other class would be an exit.
- */
-static __always_inline void look_as_before(struct cpu *cpu, u32 where, u64 now)
-{
-	s64 ahead = policy_after(cpu->brought, now);
-
-	if (cpu->brought && ahead > LOOK_BUSY_NS)
-		look_in(cpu, where, ahead, now);
-	cpu->brought = 0;
-}
-
 /* Threads in this CPU's local queue, where no other CPU takes them, while it
  * runs one of another class: the one that was preempted, or that had been
  * chosen. If it lasts, they are enqueued again; rarely, since those that may
@@ -73,7 +58,6 @@ static __always_inline void look_at_local(struct cpu *cpu, struct timer *timer,
 		cpu->enqueues = 0;
 	} else if (!cpu->enqueues) {
 		cpu->enqueues = now + LOOK_BUSY_NS;
-		cpu->brought = now + timer->next;
 		timer->next = LOOK_BUSY_NS;
 	} else if (policy_after(now, cpu->enqueues) >= 0) {
 		kernel_enqueue_local();

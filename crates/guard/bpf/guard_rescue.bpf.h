@@ -18,6 +18,10 @@
 
 #define NO_CPU (~0U)
 
+/* Reads a word of the guest whose vCPU is current, at a host address. */
+#define read_guest(to, from) \
+	bpf_probe_read_user(to, sizeof(*(to)), (void *)(from))
+
 /* Whether a vCPU of the VM owes its guest something. */
 static __always_inline void set_owing(u32 index, _Bool owes)
 {
@@ -62,25 +66,19 @@ static __always_inline void look_at_kthread(const struct guest *guest,
 
 	if (!guest->kthread_cpu || !guest->kthread_on_rq)
 		return;
-	bpf_probe_read_user(&on_rq, sizeof(on_rq),
-			    (void *)guest->kthread_on_rq);
+	read_guest(&on_rq, guest->kthread_on_rq);
 	/* Since Linux 6.12 who sleeps may be there, too. Who was woken for a
 	 * vCPU without a CPU is not, until an interrupt of that vCPU puts it
 	 * there. */
-	if (guest->kthread_state &&
-	    !bpf_probe_read_user(&state, sizeof(state),
-				 (void *)guest->kthread_state))
+	if (guest->kthread_state && !read_guest(&state, guest->kthread_state))
 		on_rq = state == GUEST_TASK_WAKING || (on_rq && !state);
 	late = guest->jiffies && guest->fqs_due &&
-	       !bpf_probe_read_user(&jiffies, sizeof(jiffies),
-				    (void *)guest->jiffies) &&
-	       !bpf_probe_read_user(&due, sizeof(due),
-				    (void *)guest->fqs_due) &&
-	       (s64)(jiffies - due) >= 0;
+	       !read_guest(&jiffies, guest->jiffies) &&
+	       !read_guest(&due, guest->fqs_due) && (s64)(jiffies - due) >= 0;
 	if (!on_rq && !late)
 		return;
 	kthread->ready = on_rq;
-	if (!bpf_probe_read_user(&cpu, sizeof(cpu), (void *)guest->kthread_cpu))
+	if (!read_guest(&cpu, guest->kthread_cpu))
 		kthread->cpu = cpu;
 }
 
@@ -94,13 +92,11 @@ static __always_inline u32 blocked_cpu(const struct guest *guest,
 	u32 cpu;
 
 	if (!leaf->gp_tasks || !guest->task_cpu ||
-	    bpf_probe_read_user(&tasks, sizeof(tasks),
-				(void *)leaf->gp_tasks) ||
-	    !tasks)
+	    read_guest(&tasks, leaf->gp_tasks) || !tasks)
 		return NO_CPU;
 	host = host_address(vm, tasks - guest->node_entry + guest->task_cpu,
 			    sizeof(cpu));
-	if (!host || bpf_probe_read_user(&cpu, sizeof(cpu), (void *)host))
+	if (!host || read_guest(&cpu, host))
 		return NO_CPU;
 	return cpu;
 }
@@ -129,7 +125,7 @@ __noinline int look(u64 now)
 	if (!guest || !vm || !guest->ready || !vm->ready || !vm->gp_seq)
 		return 0;
 	guest->looked = now;
-	if (bpf_probe_read_user(&seq, sizeof(seq), (void *)vm->gp_seq))
+	if (read_guest(&seq, vm->gp_seq))
 		return 0;
 	note_seq(guest, seq, now);
 	if (seq & 3)
@@ -143,8 +139,7 @@ __noinline int look(u64 now)
 
 		if (i >= guest->leaves_used)
 			break;
-		if (seq & 3 && bpf_probe_read_user(&mask, sizeof(mask),
-						   (void *)leaf->qsmask))
+		if (seq & 3 && read_guest(&mask, leaf->qsmask))
 			mask = 0;
 		if (leaf->cpus < 64)
 			mask &= (1ULL << (leaf->cpus & 63)) - 1;
@@ -184,82 +179,60 @@ static __always_inline u64 noticed(const struct task *task)
 	struct vcpu *vcpu = vcpu_of(task);
 	u64 seq;
 
-	if (!vcpu || !vcpu->noticed ||
-	    bpf_probe_read_user(&seq, sizeof(seq), (void *)vcpu->noticed))
+	if (!vcpu || !vcpu->noticed || read_guest(&seq, vcpu->noticed))
 		return NO_SEQ;
 	return seq;
 }
 
 /* Whether the rescue of the current thread, at which was just looked, and which
- * has run for so long, has done what it can. A tick at which a CPU notices a
- * grace period does no more than that: the next one reports, in a rescue of its
- * own. */
-__noinline int rescue_done(void)
-{
-	struct task *task = task_of(bpf_get_current_task_btf());
-	struct guest *guest = task ? guest_of(task) : 0;
-	u64 seq;
-
-	if (!guest)
-		return 0;
-	if (!owes(task))
-		return 1;
-	if (guest->kthread == task->slot || task->noticed == NO_SEQ)
-		return 0;
-	seq = noticed(task);
-	return seq != task->noticed && seq == guest->seq;
-}
-
-/* Whether the rescue of the current thread, which has run for so long, is over:
- * what it is for may change while it lasts. */
+ * has run for so long, is over: what it is for may change while it lasts. A
+ * tick at which a CPU notices a grace period does no more than that: the next
+ * one reports, in a rescue of its own. */
 __noinline int rescue_over(u64 ran)
 {
 	struct task *task = task_of(bpf_get_current_task_btf());
 	struct guest *guest = task ? guest_of(task) : 0;
+	u64 most = POLICY_WORK_NS, seq;
 
-	if (!guest || rescue_done())
+	if (!guest || !owes(task))
 		return 1;
-	if (ran <
-	    (guest->kthread == task->slot ? POLICY_WORK_NS : POLICY_RESCUE_NS))
+	if (guest->kthread != task->slot) {
+		most = POLICY_RESCUE_NS;
+		seq = task->noticed == NO_SEQ ? NO_SEQ : noticed(task);
+		if (seq != task->noticed && seq == guest->seq)
+			return 1;
+	}
+	if (ran < most)
 		return 0;
 	add(&guest->rescued.expired, 1);
 	return 1;
 }
 
-/* Whether the vCPU, which waits, is rescued for a grace period of that age. Not
- * inlined, for the verifier. */
-__noinline int answer(struct task *task, u64 age, u32 need, u64 now)
+/* Whether the vCPU, which waits, is rescued now for a grace period of that age.
+ * Not inlined, for the verifier. */
+__noinline int may_rescue(struct task *task, u64 age, u64 now)
 {
+	enum policy_need need = POLICY_TICK;
+	enum policy_answer answer;
 	struct group *group;
 	struct guest *guest;
 
 	if (!task)
-		return POLICY_NOT_YET;
+		return 0;
 	group = group_of(task);
 	guest = guest_of(task);
 	if (!group || !guest)
-		return POLICY_NOT_YET;
-	return policy_rescue(&task->thread, &group->group, queue_vtime(task),
-			     per_cpu(), age, settings.max_hold, task->left,
-			     need, now);
-}
-
-/* Whether the vCPU is rescued now. */
-static __always_inline _Bool may_rescue(struct task *task, struct guest *guest,
-					u64 age, u64 now)
-{
-	u32 need, said;
-
-	/* In memory: the verifier would tell each value from the others. */
-	task->need = guest->kthread == task->slot ? POLICY_WORK
-		     : task->ticked		  ? POLICY_DUE_TICK
-						  : POLICY_TICK;
-	/* Read once: another CPU may ask the same. */
-	need = *(volatile u32 *)&task->need;
-	said = answer(task, age, need, now);
-	if (said == POLICY_IN_DEBT)
+		return 0;
+	if (guest->kthread == task->slot)
+		need = POLICY_WORK;
+	else if (task->ticked)
+		need = POLICY_DUE_TICK;
+	answer = policy_rescue(&task->thread, &group->group, queue_vtime(task),
+			       per_cpu(), age, settings.max_hold, task->left,
+			       need, now);
+	if (answer == POLICY_IN_DEBT)
 		add(&guest->rescued.refused, 1);
-	return said == POLICY_YES;
+	return answer == POLICY_YES;
 }
 
 /* How well a rescue fits on the CPU. Another rescue there, or who else runs out
@@ -270,8 +243,6 @@ static __always_inline u32 fits(const struct task *task, struct task_struct *p,
 				u32 where)
 {
 	struct cpu *cpu = cpu_of(where);
-	struct vcpu *vcpu;
-	u32 index;
 
 	/* A CPU that is off has no timer. */
 	if (!cpu || !cpu->look || (cpu->turn && cpu->why) ||
@@ -283,10 +254,8 @@ static __always_inline u32 fits(const struct task *task, struct task_struct *p,
 	 * them. */
 	if (is_taken(cpu) || scx_bpf_dsq_nr_queued(QUEUE_RESCUE + where) > 0)
 		return FITS_NOT;
-	index = cpu->slot - 1;
-	vcpu = cpu->slot ? bpf_map_lookup_elem(&vcpus, &index) : 0;
 	if (!cpu->turn || cpu->extends || cpu->wanted ||
-	    (vcpu && vcpu->vm == task->vm))
+	    cpu->vm == task->vm + 1)
 		return FITS_BADLY;
 	return FITS;
 }
@@ -341,12 +310,12 @@ static __always_inline void rescue(u32 slot, struct guest *guest, u64 age,
 	task = task_of(p);
 	if (!task || task->slot != slot + 1 || !task->queued || task->why)
 		goto out;
-	if (!may_rescue(task, guest, age, now))
+	if (!may_rescue(task, age, now))
 		goto out;
 	where = rescue_at(p->pid);
 	if (where == NOWHERE || !favour(task, WHY_RESCUED))
 		goto out;
-	if (take(p, task, where, QUEUE_RESCUE + where, POLICY_WORK_NS)) {
+	if (take(p, task->cpu, where, QUEUE_RESCUE + where, POLICY_WORK_NS)) {
 		add(&guest->rescued.count, 1);
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 	} else {
@@ -374,8 +343,6 @@ int BPF_PROG(guard_tick, void *timer)
 	if (!active)
 		return 0;
 	tid = BPF_CORE_READ(lapic, vcpu, pid, numbers[0].nr);
-	if (!bpf_map_lookup_elem(&members, &tid))
-		return 0;
 	p = bpf_task_from_pid(tid);
 	if (!p)
 		return 0;
@@ -392,7 +359,7 @@ int BPF_PROG(guard_tick, void *timer)
 	add(&guest->ticks, 1);
 	if (!guest->ready || !guest->seq ||
 	    policy_after(now, guest->seq_since) <= 0 || !owes(task) ||
-	    !may_rescue(task, guest, now - guest->seq_since, now))
+	    !may_rescue(task, now - guest->seq_since, now))
 		goto out;
 	where = rescue_at(tid);
 	cpu = where == NOWHERE ? 0 : cpu_of(where);
@@ -463,8 +430,7 @@ static __always_inline _Bool rescue_next(struct pass *pass, u64 now)
 	guest = bpf_map_lookup_elem(&guests, &index);
 	if (!vm || !guest)
 		return 0;
-	if (!guest->ready || !vm->ready || !guest->seq ||
-	    !guest->full) {
+	if (!guest->ready || !vm->ready || !guest->seq || !guest->full) {
 		/* The VM may be gone. */
 		set_owing(index, 0);
 		return 0;

@@ -32,9 +32,6 @@ const volatile struct settings settings;
 
 /* Timers run while this is set. */
 u64 active;
-/* A timer has run since the scheduler was attached. (Not static: clang would
- * make it a byte, and its BTF invalid.) */
-u32 timers_run;
 /* Changes whenever threads of vCPUs come or go. */
 u64 generation;
 /* A bit per VM that has a vCPU that owes. */
@@ -70,7 +67,6 @@ struct task {
 	u64 spins_since; /* it was found spinning at each look since, or 0 */
 	u64 borrowed; /* what it ran out of turn since its last turn */
 	u64 noticed; /* the gp_seq that its guest's CPU knew when it left */
-	u32 need; /* what a rescue is for: enum policy_need */
 	u32 slot; /* index in vcpus, plus 1; 0: no vCPU */
 	u32 vm;
 	u32 counted; /* index in groups, plus 1, of the group that counts it */
@@ -95,13 +91,11 @@ struct cpu {
 	u64 elsewhere; /* when it looks at other queues again */
 	u64 overdue; /* when it looks for threads that wait too long */
 	u64 wanted; /* a thread to run next, and why in the upper half */
-	/* When the next look was, before another class came. 0: as it is. */
-	u64 brought;
 	/* When threads in its local queue are enqueued again, unless one has
 	 * run. 0: none was seen. */
 	u64 enqueues;
 	u32 pid; /* of the thread that runs */
-	u32 slot;
+	u32 vm; /* of the vCPU that runs, plus 1; 0: no vCPU runs */
 	u32 why; /* also of the last, while no thread runs */
 	u32 yields; /* the thread that runs gives up its CPU */
 	u32 extends; /* it is in an extension */

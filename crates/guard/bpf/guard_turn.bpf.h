@@ -212,8 +212,8 @@ __noinline int take_overdue(u32 where, u64 now)
 }
 
 /* Takes the thread out of its queue, if it may run on the CPU where. */
-static __always_inline _Bool take(struct task_struct *p, struct task *task,
-				  u32 where, u64 to, u64 ns)
+static __always_inline _Bool take(struct task_struct *p, u32 from, u32 where,
+				  u64 to, u64 ns)
 {
 	struct bpf_iter_scx_dsq it;
 	_Bool moved = 0;
@@ -222,7 +222,7 @@ static __always_inline _Bool take(struct task_struct *p, struct task *task,
 	/* A thread that is queued again from here on, with other CPUs, is
 	 * refused.
 	 */
-	if (!bpf_iter_scx_dsq_new(&it, QUEUE_CPU + task->cpu, 0) &&
+	if (!bpf_iter_scx_dsq_new(&it, QUEUE_CPU + from, 0) &&
 	    bpf_cpumask_test_cpu(where, p->cpus_ptr))
 		moved = kernel_move(&it, p, to, ns);
 	bpf_iter_scx_dsq_destroy(&it);
@@ -252,7 +252,7 @@ __noinline int take_wanted(u32 where)
 	guest = task && task->queued ? guest_of(task) : 0;
 	if (!guest || !favour(task, why))
 		goto out;
-	if (take(p, task, where, SCX_DSQ_LOCAL,
+	if (take(p, task->cpu, where, SCX_DSQ_LOCAL,
 		 why == WHY_RESCUED ? POLICY_WORK_NS : SLICE_FOR_KERNEL)) {
 		add(why == WHY_RESCUED ? &guest->rescued.count
 				       : &guest->yielded.count,
