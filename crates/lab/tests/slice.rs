@@ -7,6 +7,9 @@
 //! - Both modes of rseq: the runtime's torture is the first process. The C library chooses the mode
 //!   by the size of the area that it registers.
 
+mod common;
+
+use common::{built, run};
 use reprieve_lab::error::{Error, Result};
 use reprieve_lab::images::Context;
 use reprieve_lab::images::apt::{self, Apt};
@@ -16,12 +19,11 @@ use reprieve_lab::images::closure;
 use reprieve_lab::images::initramfs::Initramfs;
 use reprieve_lab::images::key::Key;
 use reprieve_lab::images::tools::{self, QemuFiles};
-use reprieve_lab::process::{self, Cancel};
+use reprieve_lab::process::Cancel;
 use reprieve_lab::progress::Silent;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 /// The options that `make tinyconfig` lacks.
 const CONFIG: &str = "\
@@ -49,14 +51,6 @@ CONFIG_RSEQ_SLICE_EXTENSION=y
 CONFIG_RSEQ_STATS=y
 ";
 
-/// Hangs are ended by the test run's own limit.
-const LIMIT: Duration = Duration::from_secs(24 * 3600);
-
-fn run(command: &mut Command, cx: &Context) -> Result<String> {
-    let out = process::run(command, LIMIT, cx.cancel)?;
-    Ok(String::from_utf8_lossy(&out).into_owned())
-}
-
 /// A kernel with time-slice extensions.
 fn kernel(cache: &Cache, cx: &Context) -> Result<PathBuf> {
     let apt = Apt::open(cache, cx)?;
@@ -76,14 +70,14 @@ fn kernel(cache: &Cache, cx: &Context) -> Result<PathBuf> {
         apt::unpack(&files, &source, cx)?;
         let archive = source.join(format!("usr/src/{package}.tar.xz"));
         let mut tar = Command::new("tar");
-        run(tar.arg("-xf").arg(archive).arg("-C").arg(&source), cx)?;
+        run(tar.arg("-xf").arg(archive).arg("-C").arg(&source), cx.cancel)?;
         let tree = source.join(package);
         let make = |more: &[&str]| {
             let mut make = Command::new("make");
             // `ARCH` or `MAKEFLAGS` of the caller would reach the build.
             make.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
             make.env("LC_ALL", "C").arg("-s").arg("-C").arg(&tree).args(more);
-            run(&mut make, cx)
+            run(&mut make, cx.cancel)
         };
         make(&["tinyconfig"])?;
         let config = tree.join(".config");
@@ -106,19 +100,6 @@ fn kernel(cache: &Cache, cx: &Context) -> Result<PathBuf> {
         Ok(())
     })?;
     Ok(dir.join("bzImage"))
-}
-
-/// The program of that name, which cargo is told to build.
-fn program(name: &str, what: &[&str], cx: &Context) -> Result<PathBuf> {
-    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    build.args(what).args(["--locked", "--release", "--message-format=json"]);
-    let built = run(&mut build, cx)?;
-    let path = built.lines().find_map(|line| {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        let ours = message["target"]["name"] == name;
-        message["executable"].as_str().filter(|_| ours).map(PathBuf::from)
-    });
-    Ok(path.expect("cargo names what it builds"))
 }
 
 /// An initramfs with the program and the C library of `root`.
@@ -160,7 +141,7 @@ fn boot(
     let line = format!("console=ttyS0 panic=-1 reboot=t {more}");
     vm.args(["-serial", "stdio", "-append", &line]);
     vm.arg("-kernel").arg(kernel(&cache, &cx).unwrap()).arg("-initrd").arg(&initrd);
-    let output = run(&mut vm, &cx).unwrap().replace('\r', "");
+    let output = run(&mut vm, &cancel).unwrap().replace('\r', "");
     println!("{output}");
     output
 }
@@ -176,7 +157,7 @@ fn torture_in_both_modes_of_rseq() {
         let output = boot(
             |cache, cx| {
                 let root = if own { PathBuf::from("/") } else { tools::programs(cache, cx)? };
-                Ok((program("torture", &TORTURE, cx)?, root))
+                Ok((built(&TORTURE, cx.cancel)?.remove("torture").unwrap(), root))
             },
             &["-smp", "2,sockets=2", "-m", "1024"],
             "REPRIEVE_TORTURE=20 -- --nocapture",
@@ -209,7 +190,7 @@ fn sections_get_more_time() {
     const SLICE: [&str; 5] = ["build", "--package", "reprieve-hint", "--example", "slice"];
     let output = boot(
         |cache, cx| {
-            let program = program("slice", &SLICE, cx)?;
+            let program = built(&SLICE, cx.cancel)?.remove("slice").unwrap();
             Ok((program, tools::programs(cache, cx)?))
         },
         &["-icount", "shift=4", "-m", "256"],
