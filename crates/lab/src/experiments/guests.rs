@@ -27,7 +27,7 @@ pub fn membench(vcpus: u32, cpus: &[u32], size: &Size, options: &Options) -> VmP
     vm("membench", vcpus, cpus, size.work_memory(vcpus), workload)
 }
 
-/// [RP]'s VM3 and VM4: one in each half.
+/// The paper's VM3 and VM4: one in each half.
 pub fn bursty_pair(size: &Size, options: &Options) -> Vec<VmPlan> {
     let vcpus = size.bursty_vcpus();
     let mut pair = Vec::new();
@@ -39,7 +39,7 @@ pub fn bursty_pair(size: &Size, options: &Options) -> Vec<VmPlan> {
     pair
 }
 
-/// [RP]'s bursty competitor: 0.1 to 10 M arithmetic operations, then 1 to 200 ms asleep.
+/// The paper's bursty competitor: 0.1 to 10 M arithmetic operations, then 1 to 200 ms asleep.
 pub fn bursty(processes: u32, seed: u64) -> Workload {
     Workload::Bursty {
         processes,
