@@ -90,8 +90,16 @@ unsafe extern "C" fn run(head: *mut Head) {
     unsafe { &*head.cast::<Callback>() }.ran.fetch_add(1, SeqCst);
 }
 
+/// Whether callbacks are mere frees: a thread that registers many helps now and then, whatever the
+/// cap. With other callbacks each registration has the same instructions.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Free,
+    Other,
+}
+
 /// Callbacks to be registered one after the other.
-struct Callbacks(Vec<*mut Callback>);
+struct Callbacks(Vec<*mut Callback>, Kind);
 
 // SAFETY: the callbacks are never freed; those who share this register each of them once.
 unsafe impl Sync for Callbacks {}
@@ -99,10 +107,10 @@ unsafe impl Sync for Callbacks {}
 unsafe impl Send for Callbacks {}
 
 impl Callbacks {
-    fn new(n: usize) -> Callbacks {
+    fn new(n: usize, kind: Kind) -> Callbacks {
         let new =
             || Box::into_raw(Box::new(Callback { head: Head::new(), ran: AtomicU32::new(0) }));
-        Callbacks((0..n).map(|_| new()).collect())
+        Callbacks((0..n).map(|_| new()).collect(), kind)
     }
 
     fn register(&self, domain: &Domain, i: usize) {
@@ -110,8 +118,9 @@ impl Callbacks {
     }
 
     fn register_as(&self, domain: &Domain, i: usize, function: reprieve::Function) {
+        let free = self.1 == Kind::Free;
         // SAFETY: once, and never freed.
-        unsafe { domain.retire(std::ptr::null(), self.0[i].cast(), function, 16, true) };
+        unsafe { domain.retire(std::ptr::null(), self.0[i].cast(), function, 16, free) };
     }
 
     fn ran(&self) -> impl Iterator<Item = u32> {
@@ -216,7 +225,7 @@ enum Worker {
 
 /// The number of instructions of a registration after `n` others.
 fn length(domain: &Arc<Domain>, n: usize) -> u64 {
-    let callbacks = Callbacks::new(n + 1);
+    let callbacks = Callbacks::new(n + 1, Kind::Other);
     let held = hold_worker(domain);
     let length = thread::scope(|scope| {
         let registration = || {
@@ -239,8 +248,9 @@ fn killed_in_a_registration(
     n: usize,
     instructions: u64,
     worker: Worker,
+    kind: Kind,
 ) -> (bool, usize) {
-    let callbacks = Callbacks::new(n + 1);
+    let callbacks = Callbacks::new(n + 1, kind);
     let forgotten = domain.stats().forgotten;
     let held = (worker == Worker::Held).then(|| hold_worker(domain));
     let died = on_a_mortal_thread(|| {
@@ -255,7 +265,7 @@ fn killed_in_a_registration(
     if worker == Worker::Works {
         // The worker sleeps, and the dead thread may have been about to wake it. The next
         // registration that finds its stash full, or closed, wakes it, or the test hangs.
-        let next = Callbacks::new(65);
+        let next = Callbacks::new(65, kind);
         let register = || (0..65).for_each(|i| next.register(domain, i));
         thread::scope(|scope| scope.spawn(register).join().unwrap());
         while next.ran().any(|ran| ran == 0) {
@@ -283,7 +293,8 @@ fn a_thread_that_dies_in_a_registration_loses_no_more_than_it_has_in_hand() {
         );
         let (mut first, mut many) = (None, 0);
         for instructions in spread(length).take_while(|_| samples.go_on()) {
-            let (died, lost) = killed_in_a_registration(&domain, n, instructions, worker);
+            let (died, lost) =
+                killed_in_a_registration(&domain, n, instructions, worker, Kind::Other);
             if died {
                 samples.take();
                 first.get_or_insert(lost);
@@ -322,7 +333,7 @@ fn a_thread_that_dies_while_it_helps() {
         }
         let instructions = moments[at as usize - 1];
         let n = 232 + i as usize * 5 % 24;
-        if killed_in_a_registration(&domain, n, instructions, Worker::Works).0 {
+        if killed_in_a_registration(&domain, n, instructions, Worker::Works, Kind::Free).0 {
             samples.take();
         }
     }
@@ -338,7 +349,7 @@ fn barrier_looks_for_dead_owners() {
         (0..2).for_each(|i| callbacks.register(domain, i));
     };
     let length = {
-        let (domain, callbacks) = (domain(1 << 14), Callbacks::new(3));
+        let (domain, callbacks) = (domain(1 << 14), Callbacks::new(3, Kind::Other));
         let _held = hold_worker(&domain);
         thread::scope(|scope| {
             let registration = || {
@@ -349,7 +360,7 @@ fn barrier_looks_for_dead_owners() {
         })
     };
     let killed = |domain: &Arc<Domain>, instructions| {
-        let callbacks = Callbacks::new(3);
+        let callbacks = Callbacks::new(3, Kind::Other);
         let _held = hold_worker(domain);
         assert!(on_a_mortal_thread(|| {
             registration(domain, &callbacks);
@@ -393,7 +404,7 @@ fn a_thread_that_dies_in_a_callback_of_its_stash() {
     let domain = domain(256);
     let mut deaths = 0;
     while deaths < 3 && !too_slow_to_help(&domain) {
-        let callbacks = Callbacks::new(1000);
+        let callbacks = Callbacks::new(1000, Kind::Free);
         let forgotten = domain.stats().forgotten;
         let died = on_a_mortal_thread(|| {
             for i in 0..1000 {
@@ -432,7 +443,7 @@ fn a_fork_in_the_middle_of_a_registration() {
             Samples::new(format!("forks in {length} instructions after {n} callbacks"), LEAST / 2);
         for instructions in spread(length).take_while(|_| samples.go_on()) {
             let domain = domain(1 << 14);
-            let callbacks = Callbacks::new(n + 2);
+            let callbacks = Callbacks::new(n + 2, Kind::Other);
             let status = thread::scope(|scope| {
                 let registration = || {
                     drop(domain.read_lock());
