@@ -5,6 +5,8 @@
 use crate::platform::sync::AtomicU64;
 #[cfg(not(loom))]
 use crate::platform::sync::Ordering;
+#[cfg(not(loom))]
+use crate::platform::sys::monotonic_for_statistics;
 use std::time::Duration;
 
 /// Buckets of [`Latency`]: four per power of two, from 1 ns to beyond an hour.
@@ -52,7 +54,7 @@ impl GraceStats {
 
     #[cfg(not(loom))]
     pub(crate) fn start(&self) -> Duration {
-        let now = uptime();
+        let now = monotonic_for_statistics();
         self.since.store(now.as_nanos() as u64, Ordering::Relaxed);
         now
     }
@@ -68,7 +70,7 @@ impl GraceStats {
 
     #[cfg(not(loom))]
     pub(crate) fn end(&self, start: Duration, done: bool) {
-        let time = uptime().saturating_sub(start);
+        let time = monotonic_for_statistics().saturating_sub(start);
         if !done || time > QUICK {
             self.slow.fetch_add(1, Ordering::Relaxed);
         } else {
