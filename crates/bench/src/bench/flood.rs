@@ -6,10 +6,14 @@
 //! pause; each old node goes through the subject's deferred free (`call_rcu`, `retire`, `defer`),
 //! with its defaults. Garbage is what has been unlinked and not freed, looked at after each update.
 //! The peak is that of a sample, whose length matters to those whose garbage has no bound.
+//!
+//! The floor is a writer that frees each node itself, 1024 updates later. It waits for nobody: its
+//! readers read another table. No reclamation lets a writer of this share of the CPUs do more.
 
 use super::{Prepared, column, reader_label, replace_always};
 use crate::error::Result;
 use crate::options::Options;
+use crate::peer::floor::Blind;
 use crate::readers::{self, Work};
 use crate::result::{Column, Recorder, Unit};
 use crate::schedule::Job;
@@ -20,6 +24,9 @@ use std::time::Duration;
 /// Bytes of a node.
 const NODE: usize = 1024;
 
+/// Updates after which the floor frees a node: as much garbage as our default soft cap allows.
+const LAG: usize = 1024;
+
 pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let rate = |title: &str| Column { more_is_better: true, ..column(title, Unit::KiloPerSecond) };
     let mut recorder = Recorder::new(vec![
@@ -28,8 +35,8 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         rate("lookups"),
     ]);
     let mut kinds = choose(&Kind::ALL, &options.against)?;
-    // Nothing is freed there, or there is no table.
-    kinds.retain(|k| k.class() != Class::Floor && *k != Kind::ArcSwap);
+    // In C the floor has no writer of its own; arc-swap has no table.
+    kinds.retain(|k| !matches!(k, Kind::FloorC | Kind::ArcSwap));
     let mut jobs = vec![];
     for &n in &options.readers {
         for &kind in &kinds {
@@ -52,19 +59,30 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             });
         }
     }
-    let notes = vec![format!(
-        "nodes of {NODE} bytes; a sample takes {:.1} s, and unbounded garbage grows with it",
-        options.length.as_secs_f64() / options.rounds as f64 / jobs.len() as f64
-    )];
+    let notes = vec![
+        format!(
+            "nodes of {NODE} bytes; a sample takes {:.1} s, and unbounded garbage grows with it",
+            options.length.as_secs_f64() / options.rounds as f64 / jobs.len() as f64
+        ),
+        format!("no protection: a node is freed {LAG} updates later; readers read another table"),
+    ];
     Ok(Prepared { notes, recorder, jobs, crowds: vec![] })
 }
 
 fn sample(kind: Kind, readers: usize, length: Duration, options: &Options) -> Result<[f64; 3]> {
     let table = Table::hash(NODE);
+    let other = (kind == Kind::Floor).then(|| Table::hash(NODE));
+    let read = other.as_ref().unwrap_or(&table);
     let ((peak, rate, seconds), totals) =
-        readers::run(kind, &table, readers, Work::Lookups, |writer| {
-            let (peak, updates, seconds) =
-                replace_always(writer, &table, |seed| table.key(seed), length, options)?;
+        readers::run(kind, read, readers, Work::Lookups, |writer| {
+            let key = |seed| table.key(seed);
+            let (peak, updates, seconds) = match other {
+                Some(_) => {
+                    let mut blind = Blind::new(&table, LAG);
+                    replace_always(&mut blind, &table, key, length, options)?
+                }
+                None => replace_always(writer, &table, key, length, options)?,
+            };
             Ok((peak, updates as f64 / seconds, seconds))
         })?;
     let lookups = totals.operations as f64 / seconds;

@@ -8,6 +8,7 @@ use super::side::{InSections, Sections};
 use super::{Peer, Reader, Writer};
 use crate::error::Result;
 use crate::table::{Node, Table, free};
+use std::collections::VecDeque;
 use std::hint::black_box;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Acquire;
@@ -79,5 +80,39 @@ impl Writer for Keeper<'_> {
             // SAFETY: unlinked; the readers are gone.
             unsafe { free(node) };
         }
+    }
+}
+
+/// Frees a replaced node `lag` updates later, whoever reads it. So nobody may read the table.
+pub struct Blind<'a> {
+    table: &'a Table,
+    old: VecDeque<*mut Node>,
+    lag: usize,
+}
+
+impl<'a> Blind<'a> {
+    pub fn new(table: &'a Table, lag: usize) -> Blind<'a> {
+        Blind { table, old: VecDeque::with_capacity(lag + 1), lag }
+    }
+
+    fn shrink(&mut self, to: usize) {
+        while self.old.len() > to {
+            let node = self.old.pop_front().expect("there are more");
+            // SAFETY: unlinked by this writer, and the table has no readers.
+            unsafe { free(node) };
+        }
+    }
+}
+
+impl Writer for Blind<'_> {
+    fn replace(&mut self, key: u64) {
+        self.old.push_back(self.table.replace(key, false));
+        self.shrink(self.lag);
+    }
+}
+
+impl Drop for Blind<'_> {
+    fn drop(&mut self) {
+        self.shrink(0);
     }
 }

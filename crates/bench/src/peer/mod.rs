@@ -10,7 +10,7 @@ mod brcu;
 mod c;
 mod cell;
 mod epoch;
-mod floor;
+pub mod floor;
 mod haphazard;
 mod headers;
 mod ids;
