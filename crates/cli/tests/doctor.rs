@@ -54,19 +54,3 @@ fn a_vm_that_is_not_there_is_named() {
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(message.contains("no-such") && !message.contains('\u{1b}'), "{message}");
 }
-
-#[test]
-fn what_is_no_search_is_no_evidence() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("search.json");
-    std::fs::write(&file, "{\"schema\": 1}").unwrap();
-    for file in [file.to_str().unwrap(), "no-such.json"] {
-        let output = Command::new(env!("CARGO_BIN_EXE_reprieve"))
-            .args(["doctor", "--vm", "1", "--search", file])
-            .output()
-            .unwrap();
-        assert_eq!(output.status.code(), Some(1));
-        let message = String::from_utf8(output.stderr).unwrap();
-        assert!(message.contains(file), "{message}");
-    }
-}

@@ -17,7 +17,7 @@
 //! | [`recorder`], [`execute`], [`report`] | `raw.jsonl`; a plan on this machine; tables, summaries |
 //! | [`host`] | this machine, or a lab host in which the program runs again |
 //! | [`mod@run`] | a whole run |
-//! | [`search`], [`results`] | a guest's best boot parameters; the matrix of results |
+//! | [`results`] | the matrix of results |
 //! | [`check`], [`soak`] | whether `watch` and `guard` keep their promises, for minutes and for hours |
 //! | [`command`] | `reprieve lab`: arguments in, tables out |
 
@@ -45,7 +45,6 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod scheduler;
-pub mod search;
 pub mod signals;
 pub mod soak;
 mod unit;

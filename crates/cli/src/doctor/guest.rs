@@ -2,13 +2,11 @@
 //! A VM's guest, read from outside: what can be seen in it, which of KVM's features it uses, and
 //! the boot settings on which the length of its grace periods depends.
 //!
-//! The settings are shown. Which are best depends on the machine, so they are prescribed only if
-//! `reprieve lab search` found, and confirmed, better ones for such a guest.
+//! The settings are shown and not judged: which are best depends on the machine.
 
 use super::{Check, entry};
 use anyhow::{Context as _, Result};
 use reprieve_guest::{Guest, Model, Paravirt, Preemption, Settings, Use, vmm};
-use reprieve_lab::search::Search;
 use reprieve_page::plain;
 use reprieve_watch::cgroup::{self, Bandwidth};
 use serde::Serialize;
@@ -33,20 +31,6 @@ pub struct Report {
     quota: Check,
     /// Settings that the length of its grace periods depends on.
     settings: Vec<Setting>,
-    /// The findings of a search, one for each policy under which something is better than the
-    /// defaults.
-    prescriptions: Vec<Prescription>,
-    /// Why a search that was given says nothing about this guest.
-    no_evidence: Option<String>,
-}
-
-/// Boot parameters that are better than the defaults under a policy of the host.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Prescription {
-    policy: String,
-    /// For the guest's kernel command line.
-    parameters: String,
-    in_use: bool,
 }
 
 /// A boot setting, as it is.
@@ -59,19 +43,12 @@ pub struct Setting {
     effect: &'static str,
 }
 
-pub fn examine(query: &str, evidence: Option<&Search>) -> Result<Report> {
+pub fn examine(query: &str) -> Result<Report> {
     let vm = vmm::find(query)?;
     let guest = Guest::attach(&vm).with_context(|| format!("VM {query}"))?;
     let kvm = matches!(vm.kind, vmm::Kind::Qemu(vmm::Accel::Kvm));
     let model = guest.rcu().ok().map(|rcu| rcu.model());
     let settings = guest.settings();
-    let line = settings.command_line.as_deref().unwrap_or_default();
-    let found = evidence.map(|search| prescribe(search, guest.release(), guest.vcpus(), line));
-    let (prescriptions, no_evidence) = match found {
-        Some(Ok(prescriptions)) => (prescriptions, None),
-        Some(Err(why)) => (vec![], Some(why)),
-        None => (vec![], None),
-    };
     Ok(Report {
         pid: vm.pid,
         name: vm.name.as_deref().map_or_else(|| vm.pid.to_string(), plain),
@@ -96,8 +73,6 @@ pub fn examine(query: &str, evidence: Option<&Search>) -> Result<Report> {
         checks: if kvm { paravirt(&guest.paravirt()) } else { vec![] },
         quota: quota(&vm),
         settings: shown(&settings),
-        prescriptions,
-        no_evidence,
         command_line: settings.command_line,
     })
 }
@@ -219,38 +194,9 @@ fn shown(settings: &Settings) -> Vec<Setting> {
     ]
 }
 
-/// The prescriptions that `search` confirmed for a guest with this kernel, this number of vCPUs and
-/// this command line; or why it is no evidence for that guest.
-fn prescribe(
-    search: &Search,
-    release: &str,
-    vcpus: u32,
-    command_line: &str,
-) -> Result<Vec<Prescription>, String> {
-    let measured = search.guest.as_ref().filter(|_| search.complete);
-    let measured = measured.ok_or("the search is incomplete")?;
-    if measured.release != release || measured.vcpus != vcpus {
-        return Err(format!(
-            "the search measured a guest with Linux {} and {} vCPUs",
-            measured.release, measured.vcpus
-        ));
-    }
-    let words: Vec<&str> = command_line.split_whitespace().collect();
-    let found = search.best.iter().filter_map(|best| Some((best, best.prescription()?)));
-    let prescriptions = found.map(|(best, parameters)| Prescription {
-        policy: best.policy.to_string(),
-        in_use: parameters.split_whitespace().all(|word| words.contains(&word)),
-        parameters,
-    });
-    Ok(prescriptions.collect())
-}
-
 impl Report {
-    /// Whether there is nothing to change: a guest can follow the prescription for one policy only.
     pub fn fine(&self) -> bool {
-        let all = &self.prescriptions;
         self.checks.iter().all(Check::fine)
-            && (all.is_empty() || all.iter().any(|prescription| prescription.in_use))
     }
 
     pub fn text(&self) -> String {
@@ -275,18 +221,10 @@ impl Report {
         for (n, setting) in self.settings.iter().enumerate() {
             if n == 0 {
                 out += "\nBoot settings on which the length of grace periods depends (compare them\n\
-                    on your own host: reprieve lab search):\n";
+                    on your own host: reprieve lab run --guest-args):\n";
             }
             out += &format!("       {} = {}\n", setting.name, setting.now);
             out += &entry("", "", setting.effect);
-        }
-        for Prescription { policy, parameters, in_use } in &self.prescriptions {
-            let (mark, now) = if *in_use { ("yes", ", as it is") } else { ("no", "") };
-            let text = format!("boot the guest with {parameters}{now} (reprieve lab search)");
-            out += &entry(mark, &format!("under {policy}"), &text);
-        }
-        if let Some(why) = &self.no_evidence {
-            out += &entry("", "nothing prescribed", why);
         }
         out
     }
@@ -322,8 +260,6 @@ mod tests {
                 checks: vec![],
                 quota: quota_of(&[]),
                 settings: vec![],
-                prescriptions: vec![],
-                no_evidence: None,
             }
         }
     }
@@ -360,37 +296,6 @@ mod tests {
         };
         assert_eq!(now(1, 3, Use::No), "1 3 0 not in use");
         assert_eq!(now(0, 1, Use::Yes), "0 1 0 in use");
-    }
-
-    #[test]
-    fn only_evidence_about_such_a_guest_is_prescribed() {
-        let parameters = "nohz_full=1 preempt=full";
-        let best = |policy, confirmed| {
-            let settings = serde_json::json!({"nohz_full": "1", "preempt": "full"});
-            serde_json::json!({"policy": policy, "settings": settings, "confirmed": confirmed})
-        };
-        let search = |complete: bool| -> Search {
-            serde_json::from_value(serde_json::json!({
-                "schema": 1, "experiment": "churn", "command": "", "guest_kernel": "deb:6.12",
-                "guest": {
-                    "release": "6.12.9", "vcpus": 2, "preempt": null, "preempt_models": [],
-                },
-                "phase_ms": 1000, "repeat": 2, "loss_percent": 5.0, "complete": complete,
-                "rounds": [],
-                "best": [best("eevdf", Some(false)), best("full", Some(true)), best("plain", None)],
-            }))
-            .unwrap()
-        };
-        let prescribe = |release, vcpus, line| prescribe(&search(true), release, vcpus, line);
-        let expected =
-            |in_use| Prescription { policy: "full".into(), parameters: parameters.into(), in_use };
-        assert_eq!(prescribe("6.12.9", 2, "quiet nohz_full=1"), Ok(vec![expected(false)]));
-        let both = format!("quiet {parameters}");
-        assert_eq!(prescribe("6.12.9", 2, &both), Ok(vec![expected(true)]));
-        assert!(prescribe("6.12.8", 2, "").unwrap_err().contains("6.12.9"));
-        assert!(prescribe("6.12.9", 4, "").unwrap_err().contains("2 vCPUs"));
-        let incomplete = super::prescribe(&search(false), "6.12.9", 2, "");
-        assert!(incomplete.unwrap_err().contains("incomplete"));
     }
 
     #[test]

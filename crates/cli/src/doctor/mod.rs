@@ -7,27 +7,20 @@ mod host;
 
 use anyhow::Result;
 use clap::Args;
-use reprieve_lab::search;
 use reprieve_page::output::{print, print_json, width};
 use reprieve_page::plain_lines;
 use serde::Serialize;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Args)]
 #[command(
-    after_help = "Exits with 1 if something is missing that is not optional, if a guest does \
-                        not use one of KVM's features or that cannot be told, or if a boot \
-                        setting should change."
+    after_help = "Exits with 1 if something is missing that is not optional, or if a guest does \
+                        not use one of KVM's features, or if that cannot be told."
 )]
 pub struct Options {
     /// Look at this VM as well: a name or the VMM's process ID (repeat for several)
     #[arg(long, value_name = "NAME|PID")]
     vm: Vec<String>,
-    /// The findings of `reprieve lab search` (its search.json): prescribed to guests like the one
-    /// it measured
-    #[arg(long, value_name = "FILE", requires = "vm")]
-    search: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -55,10 +48,9 @@ struct Report {
 
 /// Exits with 1 when something is missing that is not optional.
 pub fn main(options: &Options) -> Result<ExitCode> {
-    let evidence = options.search.as_deref().map(search::load).transpose()?;
     let mut vms = vec![];
     for query in &options.vm {
-        vms.push(guest::examine(query, evidence.as_ref())?);
+        vms.push(guest::examine(query)?);
     }
     let report = Report { host: host::checks(), vms };
     if options.json {

@@ -8,13 +8,11 @@ use std::fs::read_to_string;
 pub fn info() -> GuestInfo {
     let read = |path: &str| read_to_string(path).unwrap_or_default().trim().to_string();
     let memory = crate::measure::meminfo::parse(read("/proc/meminfo").as_bytes());
-    let preempt = read("/sys/kernel/debug/sched/preempt");
     GuestInfo {
         kernel: read("/proc/sys/kernel/osrelease"),
         cpus: sys::cpus(),
         memory_kb: memory.map(|m| m.total_kb).unwrap_or(0),
-        preempt: chosen(&preempt),
-        preempt_models: models(&preempt),
+        preempt: chosen(&read("/sys/kernel/debug/sched/preempt")),
         hz: sys::tick_ns().map(|ns| ((1_000_000_000 + ns / 2) / ns) as u32),
         cmdline: read("/proc/cmdline"),
         clocksource: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
@@ -28,21 +26,9 @@ fn chosen(text: &str) -> Option<String> {
     Some(word.to_string())
 }
 
-/// All words, with or without parentheses.
-fn models(text: &str) -> Vec<String> {
-    text.split_whitespace().map(|word| word.trim_matches(['(', ')']).into()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_model_is_offered() {
-        assert_eq!(models("none (voluntary) full "), ["none", "voluntary", "full"]);
-        assert_eq!(models("(full) lazy"), ["full", "lazy"]);
-        assert!(models("").is_empty());
-    }
 
     #[test]
     fn preemption_model_is_the_one_in_parentheses() {

@@ -5,7 +5,6 @@ mod calibrate;
 mod inside;
 mod results;
 mod run;
-mod search;
 
 use crate::args::DEFAULT_KERNEL;
 use crate::experiments;
@@ -41,8 +40,6 @@ pub enum Command {
     /// Check that `reprieve watch` sees what guests really do, and that `reprieve guard` does what
     /// it promises
     Check(Box<check::CheckArgs>),
-    /// The guest's boot parameters with the shortest overcommitted grace periods, per policy
-    Search(Box<search::SearchArgs>),
     /// The matrix of experiments, hosts' sizes and policies, and its page; goes on where it ended
     Results(Box<results::ResultsArgs>),
     /// VMs that start, reboot and die under load while guard is killed, restarted and switched
@@ -101,7 +98,6 @@ pub fn main(command: Command) -> Result<()> {
         Command::Run(args) => run::main(*args),
         Command::Report { dir, json } => report(&dir, json),
         Command::Check(args) => check::main(&args),
-        Command::Search(args) => search::main(*args),
         Command::Results(args) => results::main(*args),
         Command::Soak(args) => soak::main(&args),
         Command::Play(args) => check::guard::many::player::main(&args),

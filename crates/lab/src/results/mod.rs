@@ -21,7 +21,7 @@ use std::time::Duration;
 const POLICIES: [&str; 3] = ["eevdf", "eevdf-slices=0.5ms", "full"];
 
 /// CPUs of the lab hosts, and whether only [RP]'s experiments run there.
-const SIZES: [(u32, bool); 4] = [(2, false), (8, false), (16, false), (32, true)];
+const SIZES: [(u32, bool); 4] = [(2, false), (8, false), (16, true), (32, true)];
 
 /// Experiments of [RP].
 const PAPER: [&str; 3] = ["postmark", "membench", "clone"];

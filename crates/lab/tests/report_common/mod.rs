@@ -98,7 +98,6 @@ pub fn guest(variant: usize, kernel: &str) -> Record {
         cpus: 2,
         memory_kb: 512 << 10,
         preempt: Some("voluntary".into()),
-        preempt_models: vec![],
         hz: Some(250),
         cmdline: "quiet".into(),
         clocksource: "kvm-clock".into(),

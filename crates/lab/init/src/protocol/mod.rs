@@ -142,9 +142,6 @@ pub struct GuestInfo {
     pub memory_kb: u64,
     /// Current preemption model (`none`, `voluntary`, `full`, `lazy`), if the kernel shows it.
     pub preempt: Option<String>,
-    /// The models that this kernel can boot with; empty if it does not show them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub preempt_models: Vec<String>,
     /// Timer frequency, if the kernel shows it.
     pub hz: Option<u32>,
     pub cmdline: String,
