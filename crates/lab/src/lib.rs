@@ -18,7 +18,7 @@
 //! | [`host`] | this machine, or a lab host in which the program runs again |
 //! | [`mod@run`] | a whole run |
 //! | [`results`] | the matrix of results |
-//! | [`check`], [`soak`] | whether `watch` and `guard` keep their promises, for minutes and for hours |
+//! | [`check`] | whether `watch` and `guard` keep their promises |
 //! | [`command`] | `reprieve lab`: arguments in, tables out |
 
 pub mod args;
@@ -46,7 +46,6 @@ pub mod results;
 pub mod run;
 pub mod scheduler;
 pub mod signals;
-pub mod soak;
 mod unit;
 pub mod vm;
 pub mod watcher;

@@ -47,17 +47,51 @@ pub fn verified_by(pid: u32) -> io::Result<Vec<u64>> {
     Ok(all)
 }
 
-/// Files of this project in shared memory and where eBPF objects are pinned.
-pub fn files() -> BTreeSet<String> {
-    let files = ["/dev/shm", "/sys/fs/bpf"].iter().flat_map(|dir| {
+/// What outlives a program of this project that does not tidy up.
+pub struct LeftBehind {
+    /// The files that were there before.
+    files: BTreeSet<String>,
+    /// The eBPF objects that were made since.
+    made: BTreeSet<Object>,
+}
+
+impl LeftBehind {
+    pub fn from_now() -> LeftBehind {
+        LeftBehind { files: files(), made: BTreeSet::new() }
+    }
+
+    /// Notes the objects of process `pid` (or `self`).
+    pub fn note(&mut self, pid: &str) -> io::Result<()> {
+        self.made.extend(held_by(pid)?.1);
+        Ok(())
+    }
+
+    /// The objects that were made.
+    pub fn made(&self) -> &BTreeSet<Object> {
+        &self.made
+    }
+
+    /// Files that were not there before, and objects that are in the kernel, whoever keeps them (a
+    /// pin, a link). Other programs have objects of their own. Needs root.
+    pub fn now(&self) -> Result<Vec<String>> {
+        let mut left: Vec<String> = files().difference(&self.files).cloned().collect();
+        let all = all()?;
+        left.extend(self.made.intersection(&all).map(|(kind, id)| format!("eBPF {kind} {id}")));
+        Ok(left)
+    }
+}
+
+/// Files of this project in shared memory, where eBPF objects are pinned, and guard's journals.
+fn files() -> BTreeSet<String> {
+    let files = ["/dev/shm", "/sys/fs/bpf", "/run/reprieve"].iter().flat_map(|dir| {
         let list = std::fs::read_dir(dir).into_iter().flatten().flatten();
         list.map(|entry| entry.path().display().to_string())
     });
     files.filter(|path| path.contains("reprieve")).collect()
 }
 
-/// All eBPF objects in the kernel. Needs root.
-pub fn all() -> Result<BTreeSet<Object>> {
+/// All eBPF objects in the kernel.
+fn all() -> Result<BTreeSet<Object>> {
     let mut all = BTreeSet::new();
     for (kind, command, _) in KINDS {
         let mut id = 0;

@@ -16,6 +16,7 @@ mod grace;
 pub mod guard;
 pub mod guest_setup;
 mod load;
+mod soak;
 mod stopped;
 
 use crate::args::{DEFAULT_KERNEL, HostArgs};
@@ -39,12 +40,12 @@ use std::time::Duration;
 /// Checks whose processes play VMs, or that need none.
 const WITHOUT_VMS: [Check; 3] = [Check::Program, Check::GuardMany, Check::GuardShare];
 
-/// Time limit of all checks in a lab host.
+/// Time limit of all checks in a lab host, besides that of `soak`.
 const INSIDE_LIMIT: Duration = Duration::from_secs(1800);
 
 #[derive(Args)]
 pub struct CheckArgs {
-    /// The checks to run [default: all]
+    /// The checks to run [default: all but `soak`]
     #[arg(value_enum)]
     checks: Vec<Check>,
     #[command(flatten)]
@@ -58,6 +59,12 @@ pub struct CheckArgs {
     /// How often `cycles` attaches
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     cycles: u32,
+    /// How long `soak` goes on, in the time of the VMs' host
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration, default_value = "1h")]
+    length: Duration,
+    /// Seed of `soak`'s order of events [default: another one each time]
+    #[arg(long)]
+    seed: Option<u64>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -95,6 +102,9 @@ enum Check {
     GuardLatency,
     /// `guard` is fair to a thousand runnable vCPUs, some of whose guests lie
     GuardMany,
+    /// Nothing is stuck or left behind while VMs start, reset and die under load, and `guard` is
+    /// ended, killed and started again
+    Soak,
 }
 
 /// The result of a check.
@@ -125,8 +135,8 @@ fn name(check: Check) -> String {
 }
 
 pub fn main(args: &CheckArgs) -> Result<()> {
-    let all = Check::value_variants();
-    let checks = if args.checks.is_empty() { all } else { &args.checks };
+    let (_soak, usual) = Check::value_variants().split_last().context("no checks")?;
+    let checks = if args.checks.is_empty() { usual } else { &args.checks };
     let cancel = cancel_on_signal()?;
     if let Some(images) = &args.images {
         return inside(args, checks, images, &cancel);
@@ -175,7 +185,11 @@ fn outside(
         need: Need::Nothing,
         vms: checks.iter().any(|check| !WITHOUT_VMS.contains(check)),
     };
-    let memory = if checks.contains(&Check::Attach) { attach::MEMORY_MIB } else { 1024 };
+    let memory = match checks {
+        _ if checks.contains(&Check::Attach) => attach::MEMORY_MIB,
+        _ if checks.contains(&Check::Soak) => soak::ALL_MIB,
+        _ => 1024,
+    };
     let mut plan_host = PlanHost::new(&bed, &images, memory, context)?;
     let ran = match plan_host.direct() {
         Some(accel) => {
@@ -212,6 +226,8 @@ fn in_lab_host(
     findings: &mut Vec<Finding>,
 ) -> Result<()> {
     let (preemptions, cycles) = (args.preemptions.to_string(), args.cycles.to_string());
+    let length = format!("{}ms", args.length.as_millis());
+    let seed = args.seed.map(|seed| seed.to_string());
     let names: Vec<String> = checks.iter().map(|&check| name(check)).collect();
     let mut command = vec!["lab", "check"];
     command.extend(names.iter().map(String::as_str));
@@ -222,9 +238,13 @@ fn in_lab_host(
         &preemptions,
         "--cycles",
         &cycles,
+        "--for",
+        &length,
     ]);
+    command.extend(seed.iter().flat_map(|seed| ["--seed", seed]));
+    let limit = INSIDE_LIMIT.saturating_add(args.length.saturating_mul(2));
     let mut values = Vec::new();
-    let ran = plan_host.run_inside(&command, INSIDE_LIMIT, &mut |value| {
+    let ran = plan_host.run_inside(&command, limit, &mut |value| {
         values.push(value);
         Ok(())
     });
@@ -269,6 +289,7 @@ fn run(
             Check::GuardShare => guard::share::check(setup),
             Check::GuardLatency => guard::latency::check(setup),
             Check::GuardMany => guard::many::check(setup),
+            Check::Soak => soak::check(setup, args.length, args.seed),
         };
         found(finding.with_context(|| format!("check {}", name(check)))?)?;
     }

@@ -7,12 +7,12 @@ mod results;
 mod run;
 
 use crate::args::DEFAULT_KERNEL;
+use crate::check;
 use crate::experiments;
 use crate::images::Images;
 use crate::progress::Lines;
 use crate::report;
 use crate::signals::cancel_on_signal;
-use crate::{check, soak};
 use anyhow::Result;
 use clap::Subcommand;
 use reprieve_page::output::{print, print_json, width};
@@ -42,8 +42,6 @@ pub enum Command {
     Check(Box<check::CheckArgs>),
     /// The matrix of experiments, hosts' sizes and policies, and its page; goes on where it ended
     Results(Box<results::ResultsArgs>),
-    /// VMs that start, reboot and die under load while guard is killed, restarted and switched
-    Soak(Box<soak::SoakArgs>),
     /// Measure the costs of vCPU switches, VM exits and timer interrupts here, beside hardware
     Calibrate(calibrate::CalibrateArgs),
     /// Show, fetch or remove the kernels and images that the lab keeps
@@ -99,7 +97,6 @@ pub fn main(command: Command) -> Result<()> {
         Command::Report { dir, json } => report(&dir, json),
         Command::Check(args) => check::main(&args),
         Command::Results(args) => results::main(*args),
-        Command::Soak(args) => soak::main(&args),
         Command::Play(args) => check::guard::many::player::main(&args),
         Command::Calibrate(args) => calibrate::main(args),
         Command::Images { action, json } => images(action, json),
