@@ -2,18 +2,17 @@
 //! Running a program for the lab: in a lab host this is the lab itself.
 //!
 //! All of its output is sent before its end is reported: the pipes are read until they close. The
-//! exception is a grandchild that keeps them open and writes nothing more.
+//! exception is a grandchild that keeps them open.
 
 use crate::channel::Sender;
 use crate::children::Process;
 use crate::protocol::{Event, LINE_MAX, OUTPUT_MAX};
 use crate::sys::{self, Result};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
 use std::process::{ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Duration;
 
 /// The program that runs, for [`interrupt`]; 0 for none.
 static RUNNING: AtomicI32 = AtomicI32::new(0);
@@ -24,9 +23,8 @@ static INPUT: Mutex<Option<ChildStdin>> = Mutex::new(None);
 /// Most bytes of a line as JSON, which can be six times as long. The rest of [`LINE_MAX`] is for
 /// the event around it.
 const LONGEST_JSON: usize = LINE_MAX - 256;
-/// After the end of a program: how long its output may pause, and how long it may go on in all.
-const SILENCE: Duration = Duration::from_secs(2);
-const OUTPUT_LIMIT: Duration = Duration::from_secs(120);
+/// How long the output of a program may go on after its end.
+const OUTPUT_LIMIT: Duration = Duration::from_secs(60);
 
 const ENVIRONMENT: [(&str, &str); 4] = [
     ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
@@ -63,17 +61,15 @@ pub fn run(argv: &[String], env: &[(String, String)], out: &Sender) -> Result<i3
     let mut process = Process::spawn(&mut command)?;
     RUNNING.store(process.pid(), Ordering::Release);
     *INPUT.lock().unwrap_or_else(PoisonError::into_inner) = process.child.stdin.take();
-    let (open, mut output) = output();
+    let (open, closed) = mpsc::channel();
     let to_lab = |stderr| {
         let out = out.clone();
         move |line| out.send(&Event::Output { stderr, line })
     };
     if let Some(pipe) = process.child.stdout.take() {
-        output.pipes.extend(pipe.as_fd().try_clone_to_owned());
         forward(pipe, open.clone(), to_lab(false))?;
     }
     if let Some(pipe) = process.child.stderr.take() {
-        output.pipes.extend(pipe.as_fd().try_clone_to_owned());
         forward(pipe, open.clone(), to_lab(true))?;
     }
     drop(open);
@@ -84,92 +80,25 @@ pub fn run(argv: &[String], env: &[(String, String)], out: &Sender) -> Result<i3
     };
     RUNNING.store(0, Ordering::Release);
     *INPUT.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    output.wait(sys::scaled(SILENCE), sys::scaled(OUTPUT_LIMIT));
+    // Ends with an error in any case: nobody sends anything.
+    let _ = closed.recv_timeout(sys::scaled(OUTPUT_LIMIT));
     Ok(status)
 }
 
-/// Lines read from the pipes, and lines handed on.
-#[derive(Default)]
-struct Lines {
-    read: AtomicU64,
-    sent: AtomicU64,
-}
-
-/// Held by the reader of a pipe as long as the pipe is open.
-#[derive(Clone)]
-struct Open {
-    lines: Arc<Lines>,
-    _open: mpsc::Sender<()>,
-}
-
-impl Open {
-    fn read(&self) {
-        self.lines.read.fetch_add(1, Ordering::Release);
-    }
-
-    fn sent(&self) {
-        self.lines.sent.fetch_add(1, Ordering::Release);
-    }
-}
-
-/// Sees when all [`Open`]s are dropped.
-struct Output {
-    lines: Arc<Lines>,
-    closed: mpsc::Receiver<()>,
-    /// To see whether the threads that read them have had a CPU.
-    pipes: Vec<OwnedFd>,
-}
-
-fn output() -> (Open, Output) {
-    let (open, closed) = mpsc::channel();
-    let lines = Arc::new(Lines::default());
-    (Open { lines: lines.clone(), _open: open }, Output { lines, closed, pipes: Vec::new() })
-}
-
-impl Output {
-    /// Waits until every pipe is closed, or no line has come for `silence`, or `limit` has passed.
-    /// A line that waits to be read or sent is no silence: then the lab is slow, not the program.
-    fn wait(&self, silence: Duration, limit: Duration) {
-        let deadline = Instant::now() + limit;
-        self.wait_by(|closed| {
-            closed.recv_timeout(silence) == Err(mpsc::RecvTimeoutError::Timeout)
-                && Instant::now() < deadline
-        });
-    }
-
-    /// Does so with a `pause` that lets the time of a silence pass, and returns whether to go on.
-    fn wait_by(&self, mut pause: impl FnMut(&mpsc::Receiver<()>) -> bool) {
-        let unread = || self.pipes.iter().any(|pipe| sys::readable(pipe.as_fd(), 0));
-        let mut before = None;
-        loop {
-            let sent = self.lines.sent.load(Ordering::Acquire);
-            let idle = self.lines.read.load(Ordering::Acquire) == sent;
-            if idle && before == Some(sent) && !unread() {
-                return;
-            }
-            before = Some(sent);
-            if !pause(&self.closed) {
-                return;
-            }
-        }
-    }
-}
-
-/// Sends the lines of `pipe`.
+/// Sends the lines of `pipe`, and drops `open` when it is closed.
 fn forward(
     pipe: impl Read + Send + 'static,
-    open: Open,
+    open: mpsc::Sender<()>,
     send: impl Fn(String) + Send + 'static,
 ) -> Result<()> {
     let run = move || {
         let mut pipe = BufReader::new(pipe);
         while let Some(line) = next_line(&mut pipe) {
-            open.read();
             for part in parts(&line, LONGEST_JSON) {
                 send(part.into());
             }
-            open.sent();
         }
+        drop(open);
     };
     std::thread::Builder::new()
         .name("output".into())
@@ -249,51 +178,5 @@ mod tests {
         assert_eq!(parts(&record, LONGEST_JSON).len(), 1, "a record stays whole");
         assert_eq!(parts("", 10), [""]);
         assert_eq!(parts("ab\u{1}c", 7), ["ab", "\u{1}c"]);
-    }
-
-    #[test]
-    fn what_waits_to_be_read_is_no_silence() {
-        use std::io::Write;
-        let (mut pipe, end) = std::os::unix::net::UnixStream::pair().unwrap();
-        let (_open, mut output) = output();
-        output.pipes.push(end.try_clone().unwrap().into());
-        pipe.write_all(b"x").unwrap();
-        let mut pauses = 0;
-        output.wait_by(|_| {
-            pauses += 1;
-            if pauses == 10 {
-                (&end).read_exact(&mut [0]).unwrap();
-            }
-            true
-        });
-        assert_eq!(pauses, 10);
-    }
-
-    /// Writes a line in each pause but the last, then holds the pipe open.
-    #[test]
-    fn output_is_waited_for_while_it_goes_on_and_not_longer() {
-        use std::io::Write;
-        let (mut pipe, end) = std::os::unix::net::UnixStream::pair().unwrap();
-        let (lines, received) = mpsc::channel();
-        let (open, output) = output();
-        forward(end, open, move |line| drop(lines.send(line))).unwrap();
-        let mut pauses = 0;
-        output.wait_by(|_| {
-            pauses += 1;
-            if pauses <= 20 {
-                writeln!(pipe, "{pauses}").unwrap();
-                assert_eq!(received.recv().unwrap(), pauses.to_string());
-                // The line is counted right after it was handed on.
-                while output.lines.sent.load(Ordering::Acquire) < pauses {
-                    std::thread::yield_now();
-                }
-            }
-            true
-        });
-        assert_eq!(pauses, 21, "a pipe held open ends the wait after one silence");
-        drop(pipe);
-        // Closed now: no need to wait for a silence.
-        let forever = Duration::from_secs(24 * 3600);
-        output.wait(forever, forever);
     }
 }
