@@ -23,7 +23,7 @@ mod trace;
 use crate::kmod;
 use crate::protocol::{Measure, MeasureCost, Sample};
 use crate::sys::{self, Result};
-use memory::{MemorySampler, Readings, longest_gap, of_phase};
+use memory::{MemorySampler, Reading, longest_gap, of_phase};
 use slow::{SlowReading, SlowSampler};
 use trace::Trace;
 
@@ -82,7 +82,7 @@ fn probe_records(hz: u64, duration_ms: u64, cpus: u32) -> u64 {
 /// Measurements that have ended.
 pub struct Recorded<'a> {
     meter: &'a Meter,
-    memory: Readings,
+    memory: Vec<Reading>,
     slow: Vec<SlowReading>,
     own_kb: u64,
 }
@@ -154,7 +154,7 @@ impl Recorded<'_> {
                 open_ns: to.saturating_sub(start),
             });
         }
-        let memory = || of_phase(&self.memory.readings, from, to);
+        let memory = || of_phase(&self.memory, from, to);
         for (t_ns, m) in memory() {
             each(Sample::Memory {
                 t_ns,
@@ -162,10 +162,6 @@ impl Recorded<'_> {
                 slab_kb: m.slab_kb,
                 used_kb: m.used_kb.saturating_sub(self.own_kb),
             });
-        }
-        if let Some(ns) = self.memory.widened_to_ns {
-            let ms = ns / 1_000_000;
-            notices.push(format!("a long phase: of its memory, a sample every {ms} ms was kept"));
         }
         for reading in self.slow.into_iter().filter(|r| within(r.time_ns)) {
             let t_ns = reading.time_ns - from;
