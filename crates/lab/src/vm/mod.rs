@@ -119,13 +119,12 @@ impl Vm {
             )));
         }
         let (ctl, qemu_ctl) = pair()?;
-        let (serial, qemu_serial) = pair()?;
         let (monitor, qemu_monitor) = pair()?;
         // Before QEMU opens it: a directory that is not writable then gives a clear error.
         std::fs::write(&config.console, "").map_err(Error::io(&config.console))?;
 
         let region = config.region.then(|| Region::create(&config.console)).transpose()?;
-        let fds = [qemu_ctl, qemu_serial, qemu_monitor].map(OwnedFd::from);
+        let fds = [qemu_ctl, qemu_monitor].map(OwnedFd::from);
         let mut command = command(config, qemu, fds.each_ref().map(AsRawFd::as_raw_fd));
         if let Some(region) = &region {
             command.args(region.options());
@@ -137,7 +136,7 @@ impl Vm {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let mut qmp = Qmp::new(monitor);
         qmp.limit(scaled(QMP_LIMIT)).map_err(Error::io("QMP socket"))?;
-        let channel = Channel::new(vec![ctl, serial]).map_err(Error::io("guest channel"))?;
+        let channel = Channel::new(ctl).map_err(Error::io("guest channel"))?;
         // From here on nothing fails before there is a `Vm`, which ends the child.
         let child = process::spawn(&mut command)?;
         // QEMU has its copies; with ours closed, its death closes the connections.
@@ -184,11 +183,7 @@ impl Vm {
     /// Sends a command to the guest's init.
     pub fn send(&mut self, command: &Command) -> Result<()> {
         let sent = self.channel.send(command);
-        sent.map_err(|e| self.death(format!("cannot be sent a command: {e}")))?;
-        if let Command::Kexec { .. } = command {
-            self.channel.restart();
-        }
-        Ok(())
+        sent.map_err(|e| self.death(format!("cannot be sent a command: {e}")))
     }
 
     /// The next event of the guest, at the latest at `deadline`.
@@ -281,7 +276,6 @@ impl Vm {
     pub fn reset(&mut self, limit: Duration, cancel: &Cancel) -> Result<()> {
         // Everywhere else a guest that reboots has crashed, and its QEMU ends (`-no-reboot`).
         self.monitor("set-action", json!({ "reboot": "reset" }))?;
-        self.channel.restart();
         self.monitor("system_reset", json!({}))?;
         self.await_hello(Instant::now() + limit, limit, cancel)?;
         self.monitor("set-action", json!({ "reboot": "shutdown" })).map(drop)
@@ -412,7 +406,7 @@ fn pair() -> Result<(UnixStream, UnixStream)> {
     UnixStream::pair().map_err(Error::io("socket pair"))
 }
 
-fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command {
+fn command(config: &Config, qemu: &Qemu, fds: [i32; 2]) -> std::process::Command {
     let mut command = std::process::Command::new(&qemu.argv[0]);
     command.args(&qemu.argv[1..]).envs(qemu.env.iter().cloned());
     // KVM leaves the HPET to QEMU, whose main thread a periodic timer wakes 250 times a second
@@ -422,12 +416,7 @@ fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command
         Accel::Kvm => ("pc,hpet=off", "kvm", tsc::processor()),
         Accel::Tcg => ("pc", "tcg,thread=multi", "max,-monitor"),
     };
-    let [ctl, serial, monitor] = fds;
-    if config.accel == Accel::Tcg {
-        // An error of QEMU's emulation ends a VM in a triple fault without any message: log the
-        // state of its CPUs at resets. A few KiB per boot, on standard error.
-        command.args(["-d", "cpu_reset"]);
-    }
+    let [ctl, monitor] = fds;
     let smp = match config.spare_vcpus {
         0 => config.vcpus.to_string(),
         spare => format!("{},maxcpus={}", config.vcpus, config.vcpus + spare),
@@ -444,8 +433,6 @@ fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command
         .arg(&config.initrd)
         .args(["-append", &kernel_args(config)])
         .args(["-serial", &format!("file:{}", config.console.display())])
-        .args(["-chardev", &format!("socket,id=serial,fd={serial}")])
-        .args(["-serial", "chardev:serial"])
         .args(["-device", "virtio-serial-pci"])
         .args(["-chardev", &format!("socket,id=ctl,fd={ctl}")])
         .args(["-device", &format!("virtserialport,chardev=ctl,name={PORT}")])
@@ -489,39 +476,10 @@ fn kernel_args(config: &Config) -> String {
 /// ran out of memory, else from the kernel's first complaint, else the last ones.
 fn telling_lines(log: &[u8]) -> String {
     const LINES: usize = 6;
-    const REGISTERS: [&str; 24] = [
-        "CPU Reset",
-        "EAX=",
-        "ESI=",
-        "EIP=",
-        "RAX=",
-        "RSI=",
-        "R8 =",
-        "R12=",
-        "RIP=",
-        "ES =",
-        "CS =",
-        "SS =",
-        "DS =",
-        "FS =",
-        "GS =",
-        "LDT=",
-        "TR =",
-        "GDT=",
-        "IDT=",
-        "CR0=",
-        "DR",
-        "CC",
-        "EFER=",
-        "FCW=",
-    ];
     const COMPLAINTS: [&str; 2] = ["BUG:", "Oops:"];
     const PANIC: &str = "Kernel panic";
     let text = String::from_utf8_lossy(&log[log.len().saturating_sub(64 << 10)..]).into_owned();
-    // Registers at a reset (`-d cpu_reset`) are left out; they stay in the file.
-    let dump = |line: &&str| REGISTERS.iter().any(|r| line.starts_with(r));
-    let lines = text.lines().map(str::trim_end).filter(|l| !l.is_empty() && !dump(l));
-    let all: Vec<&str> = lines.collect();
+    let all: Vec<&str> = text.lines().map(str::trim_end).filter(|l| !l.is_empty()).collect();
     // A kernel may have complained long before it ended.
     let last = |part: &str| all.iter().rposition(|line| line.contains(part));
     let first = || all.iter().position(|line| COMPLAINTS.iter().any(|c| line.contains(c)));
@@ -548,7 +506,7 @@ mod tests {
             console: dir.join("silent.log"),
             failed: false,
             child: process::spawn(std::process::Command::new("sleep").arg("infinity")).unwrap(),
-            channel: Channel::new(vec![lab]).unwrap(),
+            channel: Channel::new(lab).unwrap(),
             qmp: Qmp::new(monitor),
             threads: Threads::new(0, vec![]),
             dilation: Dilation::NONE,
