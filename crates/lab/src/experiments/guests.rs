@@ -5,7 +5,7 @@ use super::{Options, Size};
 use crate::plan::{CpuControl, VmPlan};
 use reprieve_init::protocol::Workload;
 
-/// Files per Postmark instance: the paper's 128 K files over 32 instances.
+/// Files per process: the paper's 128 K files over 32 instances of Postmark.
 const FILES: u32 = 4096;
 
 /// A VM whose vCPUs may each run on all of `cpus` (anywhere, when empty).
@@ -15,7 +15,7 @@ pub fn vm(name: &str, vcpus: u32, cpus: &[u32], memory_mib: u64, workload: Workl
     VmPlan { name, vcpus, memory_mib, pin, pin_other, cgroup, workload }
 }
 
-/// The guest that runs Postmark, one instance per vCPU.
+/// The guest that does Postmark's transactions, a process per vCPU.
 pub fn postmark(vcpus: u32, cpus: &[u32], size: &Size, options: &Options) -> VmPlan {
     let workload = Workload::Postmark { instances: vcpus, files: FILES, seed: options.seed };
     vm("postmark", vcpus, cpus, size.work_memory(vcpus), workload)

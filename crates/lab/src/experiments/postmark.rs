@@ -6,7 +6,7 @@ use super::{Experiment, Options, Size, Vms};
 
 pub const POSTMARK: Experiment = Experiment {
     name: "postmark",
-    summary: "the Postmark program, one instance per vCPU, on tmpfs",
+    summary: "Postmark's transactions on tmpfs, a process per vCPU",
     competition: "a membench VM and two bursty VMs",
     source: "[RP] experiment 1",
     vms,

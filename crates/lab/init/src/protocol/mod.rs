@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The protocol between the lab and the `init` of its guests.
 //!
-//! A JSON object per line, over the virtio-serial port [`PORT`] where the guest has one, else
-//! over its second serial line (`/dev/ttyS1`). The guest speaks first ([`Event::Hello`]); every
+//! A JSON object per line, over the virtio-serial port [`PORT`]. The guest speaks first ([`Event::Hello`]); every
 //! [`Command`] is answered by exactly one of [`Event::Ready`], [`Event::PhaseDone`],
 //! [`Event::Exited`] or [`Event::Error`], possibly after other events.
 //!
@@ -90,8 +89,7 @@ pub enum Cost {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measure {
-    /// Interval of [`Sample::Memory`], ms; doubled as often as it takes for a phase to have at most
-    /// 200,000.
+    /// Interval of [`Sample::Memory`], ms; longer where a phase would have more than 100,000.
     pub memory_ms: u32,
     /// Interval of [`Sample::Fragmentation`] and [`Sample::Cpu`], ms.
     pub slow_ms: u32,

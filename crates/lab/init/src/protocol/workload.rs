@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 pub enum Workload {
     /// Nothing.
     Idle,
-    /// `instances` Postmark processes, each with its own directory of `files` files on tmpfs.
+    /// `instances` processes that do Postmark's transactions, each with its own directory of `files`
+    /// files on tmpfs.
     Postmark { instances: u32, files: u32, seed: u64 },
     /// The kernel module: on each CPU allocate `object_bytes` and free them through `call_rcu`,
     /// `rate` pairs per second (0: as fast as it goes), calling the scheduler after every ten.
@@ -58,9 +59,8 @@ pub enum Workload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Program {
-    /// The program of Debian's package of the same name.
-    Postmark,
-    /// Likewise, with the list of file operations that it replays (25 MiB).
+    /// The program of Debian's package of the same name, with the list of file operations that it
+    /// replays (25 MiB).
     Dbench,
     /// The web server with the modules that it needs to serve a file, and the program wrk.
     Apache,
@@ -71,7 +71,6 @@ pub enum Program {
 impl Program {
     pub fn name(self) -> &'static str {
         match self {
-            Program::Postmark => "postmark",
             Program::Dbench => "dbench",
             Program::Apache => "apache",
             Program::Hold => "reprieve_hold",
@@ -82,7 +81,6 @@ impl Program {
     /// libraries.
     pub const fn debian_programs(self) -> &'static [&'static str] {
         match self {
-            Program::Postmark => &["/usr/bin/postmark"],
             Program::Dbench => &["/usr/bin/dbench"],
             Program::Apache => &[
                 "/usr/sbin/apache2",
@@ -107,7 +105,6 @@ impl Workload {
     /// The program that this workload needs.
     pub fn program(&self) -> Option<Program> {
         match self {
-            Workload::Postmark { .. } => Some(Program::Postmark),
             Workload::Dbench { .. } => Some(Program::Dbench),
             Workload::Apache { .. } => Some(Program::Apache),
             Workload::Hold { .. } => Some(Program::Hold),

@@ -14,10 +14,15 @@ pub struct Directory(PathBuf);
 
 impl Directory {
     pub fn mount(name: &str) -> Result<Directory> {
-        let path = Path::new("/run/load").join(name);
+        let path = Directory::place(name);
         fs::create_dir_all(&path).context(path.display())?;
         sys::mount("tmpfs", &path.to_string_lossy(), "tmpfs", TMPFS).context(path.display())?;
         Ok(Directory(path))
+    }
+
+    /// Where the directory called `name` is.
+    pub fn place(name: &str) -> PathBuf {
+        Path::new("/run/load").join(name)
     }
 
     pub fn path(&self) -> &Path {

@@ -132,6 +132,7 @@ fn needs(program: Program) -> Result<()> {
 pub fn worker(arguments: &[String]) -> Result<()> {
     workers::main(arguments, |name, index, arguments| match (name, arguments) {
         ("clone", []) => Some(clone::operation()),
+        ("postmark", [files, seed]) => Some(postmark::operation(index, *files, *seed)),
         ("bursty", [seed, ops, more_ops, sleep, more_sleep]) => {
             let (ops, sleep) = ((*ops, *more_ops), (*sleep, *more_sleep));
             Some(bursty::operation(*seed, index, ops, sleep))

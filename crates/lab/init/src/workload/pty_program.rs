@@ -7,7 +7,7 @@
 use crate::children::Process;
 use crate::sys::{self, Context, Result, now_ns, scaled};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -47,7 +47,7 @@ impl PtyProgram {
     pub fn start(name: &str, command: &mut Command) -> Result<PtyProgram> {
         let (master, slave) = sys::pty().context("pseudo-terminal")?;
         let errors = slave.try_clone().context("pseudo-terminal")?;
-        command.stdin(Stdio::piped()).stdout(slave).stderr(errors);
+        command.stdin(Stdio::null()).stdout(slave).stderr(errors);
         let process = Process::spawn(command)?;
         // The command holds the other side of the terminal, which must close when the program ends.
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -62,18 +62,6 @@ impl PtyProgram {
         Ok(PtyProgram { name, process, output, terminal })
     }
 
-    pub fn pid(&self) -> i32 {
-        self.process.pid()
-    }
-
-    /// Writes to its standard input.
-    pub fn say(&mut self, text: &str) -> Result<()> {
-        let Some(input) = self.process.child.stdin.as_mut() else {
-            return Err(format!("{}: its standard input is closed", self.name));
-        };
-        input.write_all(text.as_bytes()).context(&self.name)
-    }
-
     pub fn lines(&self) -> Vec<Line> {
         self.output.lines.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
@@ -81,12 +69,8 @@ impl PtyProgram {
     /// Waits until one of its lines satisfies `wanted`; an error if it ends before, or takes longer
     /// than `limit`.
     pub fn wait_for(&self, wanted: impl Fn(&str) -> bool, limit: Duration) -> Result<Line> {
-        self.wait_until(wanted, Instant::now() + scaled(limit))
-    }
-
-    /// Does so at most until `deadline`.
-    pub fn wait_until(&self, wanted: impl Fn(&str) -> bool, deadline: Instant) -> Result<Line> {
         let start = Instant::now();
+        let deadline = start + scaled(limit);
         let mut seen = 0;
         let mut ended = None;
         let mut lines = self.output.lines.lock().unwrap_or_else(|e| e.into_inner());

@@ -2,7 +2,7 @@
 //! A load made of processes behind a [`Gate`]. A process is this program with the gate as its
 //! standard input; its arguments name the operation to repeat.
 
-use super::{Done, Load, Operation};
+use super::{Directory, Done, Load, Operation};
 use crate::children::Process;
 use crate::gate::Gate;
 use crate::sys::{Context, Result, now_ns};
@@ -22,6 +22,8 @@ pub struct Workers {
     processes: Vec<Process>,
     name: &'static str,
     unit: &'static str,
+    /// The directory of the processes' files; dropped after them.
+    directory: Option<Directory>,
 }
 
 impl Workers {
@@ -33,7 +35,7 @@ impl Workers {
         arguments: &[u64],
     ) -> Result<Workers> {
         let gate = Gate::new(count as usize)?;
-        let mut load = Workers { gate, processes: Vec::new(), name, unit };
+        let mut load = Workers { gate, processes: Vec::new(), name, unit, directory: None };
         for index in 0..count {
             let mut command = Command::new("/proc/self/exe");
             command.args([ROLE, name]);
@@ -44,6 +46,12 @@ impl Workers {
             load.processes.push(Process::spawn(&mut command)?);
         }
         Ok(load)
+    }
+
+    /// Makes the load the owner of the directory that its processes use.
+    pub fn keeping(mut self, directory: Directory) -> Workers {
+        self.directory = Some(directory);
+        self
     }
 
     /// An error that names a worker that has ended.
