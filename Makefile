@@ -78,7 +78,7 @@ help:
 	@echo 'make install   to DESTDIR=$(DESTDIR) PREFIX=$(PREFIX), after make build'
 	@echo 'make deb       a Debian package of it, in $(OUT)'
 	@echo 'make uninstall what make install put there; end units first: systemctl disable --now reprieve-guard'
-	@echo 'make clean     remove what was built; `reprieve lab images clean` removes kernels and programs'
+	@echo 'make clean     remove what was built; ~/.cache/reprieve has kernels and programs'
 
 # Half the default dilation, for half the time.
 demo: setup init

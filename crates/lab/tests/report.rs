@@ -22,7 +22,7 @@ fn summary(dir: &Path) -> Summary {
 }
 
 fn load_error(content: &[u8]) -> String {
-    let scratch = Scratch::new("load");
+    let scratch = Scratch::new();
     let dir = scratch.raw("run", content);
     let error = report::load(&dir).unwrap_err();
     assert!(matches!(error, Error::Format { .. }), "{error:?}");
@@ -42,7 +42,7 @@ fn close(value: Option<f64>, expected: f64) {
 
 #[test]
 fn figures_worked_out_by_hand() {
-    let scratch = Scratch::new("figures");
+    let scratch = Scratch::new();
     let s = summary(&scratch.run("run", &small("membench")));
     assert!(s.complete && s.notices.is_empty(), "{:?}", s.notices);
     let of = |key: &str| {
@@ -109,7 +109,7 @@ fn figures_worked_out_by_hand() {
 
 #[test]
 fn what_was_seen_from_outside_has_rows_of_its_own() {
-    let scratch = Scratch::new("outside");
+    let scratch = Scratch::new();
     let mut records = small("postmark");
     let preempted = |count, ns| Preempted { count, ns };
     for r in &mut records {
@@ -185,7 +185,7 @@ fn what_a_program_measured_comes_first_and_keeps_its_order() {
             ];
         }
     }
-    let scratch = Scratch::new("figures-of-programs");
+    let scratch = Scratch::new();
     let s = summary(&scratch.run("run", &records));
     let first: Vec<_> =
         s.metrics[..3].iter().map(|m| (m.group.as_str(), m.label.as_str())).collect();
@@ -211,7 +211,7 @@ fn what_a_program_measured_comes_first_and_keeps_its_order() {
 
 #[test]
 fn what_was_not_measured_is_a_dash() {
-    let scratch = Scratch::new("dash");
+    let scratch = Scratch::new();
     let mut records = small("asym");
     for r in &mut records {
         match r {
@@ -253,7 +253,7 @@ fn what_was_not_measured_is_a_dash() {
 #[test]
 fn a_grace_period_that_had_not_ended_bounds_the_longest() {
     use reprieve_lab::protocol::Sample;
-    let scratch = Scratch::new("open");
+    let scratch = Scratch::new();
     let with = |name: &str, open: &[(u32, u64)]| {
         let mut records = small("postmark");
         for &(id, ms) in open {
@@ -294,7 +294,7 @@ fn a_grace_period_that_had_not_ended_bounds_the_longest() {
 
 #[test]
 fn grace_periods_of_the_beginning_of_a_phase_bound_the_longest() {
-    let scratch = Scratch::new("cut");
+    let scratch = Scratch::new();
     let with = |name: &str, lost: u64, until_ms: Option<u64>| {
         let mut records = small("postmark");
         for record in &mut records {
@@ -333,7 +333,7 @@ fn grace_periods_of_the_beginning_of_a_phase_bound_the_longest() {
 
 #[test]
 fn a_machine_that_was_not_quiet_is_told() {
-    let scratch = Scratch::new("quiet");
+    let scratch = Scratch::new();
     let with = |name: &str, shares: [Option<f64>; 4]| {
         let mut records = small("membench");
         let hosts = records.iter_mut().filter_map(|r| match r {
@@ -369,7 +369,7 @@ fn a_machine_that_was_not_quiet_is_told() {
 
 #[test]
 fn a_run_that_died_is_kept_and_marked() {
-    let scratch = Scratch::new("died");
+    let scratch = Scratch::new();
     let records = small("membench");
     let whole = lines(&records);
     // Cut in the last sample of the last phase.
@@ -398,7 +398,7 @@ fn a_run_that_died_is_kept_and_marked() {
 
 #[test]
 fn every_length_of_a_torn_file_is_read_or_refused() {
-    let scratch = Scratch::new("torn");
+    let scratch = Scratch::new();
     let whole = lines(&small("membench"));
     for cut in (0..whole.len()).step_by(7) {
         let dir = scratch.raw("run", &whole.as_bytes()[..cut]);
@@ -413,7 +413,7 @@ fn every_length_of_a_torn_file_is_read_or_refused() {
 /// The guest ran out of memory in the first repeat of the overcommitted scenario.
 #[test]
 fn a_guest_without_memory_is_a_result() {
-    let scratch = Scratch::new("memory");
+    let scratch = Scratch::new();
     let mut records = small("asym");
     let at = records.iter().position(|r| matches!(r, Record::PhaseEnd { phase: 1, .. })).unwrap();
     let line = "Kernel panic - not syncing: System is deadlocked on memory".to_string();
@@ -456,7 +456,7 @@ fn a_guest_without_memory_is_a_result() {
 
 #[test]
 fn the_costs_of_the_bed_are_in_the_report() {
-    let scratch = Scratch::new("costs");
+    let scratch = Scratch::new();
     let mut records = small("membench");
     let switch = Some(Measured { ns: 28_000, count: 300 });
     let costs = Costs { vcpu_switch: switch, slice_ns: Some(1_400_000), ..Costs::default() };
@@ -469,7 +469,7 @@ fn the_costs_of_the_bed_are_in_the_report() {
 
 #[test]
 fn dilated_time_is_part_of_the_conditions() {
-    let scratch = Scratch::new("dilated");
+    let scratch = Scratch::new();
     let mut records = small("membench");
     let Record::Run { host, .. } = &mut records[0] else { panic!() };
     host.mode = "nested".into();
@@ -486,7 +486,7 @@ fn dilated_time_is_part_of_the_conditions() {
 /// its own number.
 #[test]
 fn a_phase_lost_to_a_crash_and_measured_again_counts_once() {
-    let scratch = Scratch::new("crash");
+    let scratch = Scratch::new();
     let mut records = small("membench");
     let end = records.pop().unwrap();
     let guest = records.iter().find(|r| matches!(r, Record::Guest { .. })).cloned().unwrap();
@@ -506,7 +506,7 @@ fn a_phase_lost_to_a_crash_and_measured_again_counts_once() {
 /// Other work disturbed a phase: of all its tries the quietest counts, wherever the file ends.
 #[test]
 fn a_disturbed_phase_counts_with_its_quietest_try() {
-    let scratch = Scratch::new("again");
+    let scratch = Scratch::new();
     let tries = |shares: &[f64]| {
         let mut records = small("membench");
         let end = records.pop().unwrap();
@@ -542,7 +542,7 @@ fn a_disturbed_phase_counts_with_its_quietest_try() {
 /// its load in its boot has no record of it.
 #[test]
 fn a_phase_lost_is_measured_again_without_a_boot_on_record() {
-    let scratch = Scratch::new("no-boot");
+    let scratch = Scratch::new();
     let mut records = small("asym");
     let end = records.pop().unwrap();
     let mut lost = phase(4, 0, 1, Scenario::Baseline, &[500], &[30]);
@@ -610,7 +610,7 @@ const HOSTILE: &str = "<script>document.title='owned'</script><img src=http://19
 
 #[test]
 fn text_from_guests_stays_text() {
-    let scratch = Scratch::new("hostile");
+    let scratch = Scratch::new();
     let mut records = small("membench");
     for r in &mut records {
         match r {
@@ -637,7 +637,7 @@ fn text_from_guests_stays_text() {
 
 #[test]
 fn policies_are_compared_with_the_stock_scheduler() {
-    let scratch = Scratch::new("policies");
+    let scratch = Scratch::new();
     let policies = ["eevdf", "eevdf-slices=0.5ms", "full"];
     let mut plan = plan("churn", &policies, 2);
     for (variant, policy) in plan.variants.iter_mut().zip(policies) {
@@ -684,7 +684,7 @@ fn policies_are_compared_with_the_stock_scheduler() {
 
 #[test]
 fn tables_fit_the_terminal() {
-    let scratch = Scratch::new("width");
+    let scratch = Scratch::new();
     let long = "rcutree.jiffies_till_first_fqs=0 rcutree.jiffies_till_next_fqs=1 nohz_full=1";
     let mut records = vec![start(plan("membench", &["default", long], 1))];
     for (i, scenario) in [Scenario::Baseline, Scenario::Overcommit].into_iter().enumerate() {
@@ -714,7 +714,7 @@ fn tables_fit_the_terminal() {
 
 #[test]
 fn the_summary_reads_back() {
-    let scratch = Scratch::new("write");
+    let scratch = Scratch::new();
     let dir = scratch.run("run", &small("membench"));
     let s = report::write(&dir).unwrap();
     let stored: Summary =
@@ -731,7 +731,7 @@ fn the_summary_reads_back() {
 #[test]
 fn absurd_figures_do_no_harm() {
     use reprieve_init::protocol::Sample;
-    let scratch = Scratch::new("absurd");
+    let scratch = Scratch::new();
     let huge = u64::MAX;
     let samples = [
         Sample::GracePeriod { start_ns: 0, end_ns: huge, cpu_ns: huge },
@@ -778,8 +778,8 @@ fn absurd_figures_do_no_harm() {
 
 #[test]
 fn the_results_page_has_what_is_finished_and_names_what_is_not() {
-    let scratch = Scratch::new("results");
-    let runs = scratch.0.join("runs");
+    let scratch = Scratch::new();
+    let runs = scratch.0.path().join("runs");
     scratch.run("runs/8-cpus/churn", &small("churn"));
     let mut loud = small("asym");
     let Some(Record::PhaseEnd { host, .. }) =

@@ -129,7 +129,6 @@ fn boot(
     let cancel = Cancel::default();
     let cx = Context { cancel: &cancel, progress: &Silent };
     let cache = Cache::open().unwrap();
-    let _hold = cache.hold().unwrap();
     let scratch = tempfile::tempdir().unwrap();
     let initrd = scratch.path().join("initrd");
     let (program, root) = init(&cache, &cx).unwrap();

@@ -44,13 +44,10 @@ pub enum Command {
     Results(Box<results::ResultsArgs>),
     /// Measure the costs of vCPU switches, VM exits and timer interrupts here, beside hardware
     Calibrate(calibrate::CalibrateArgs),
-    /// Show, fetch or remove the kernels and images that the lab keeps
-    Images {
-        #[command(subcommand)]
-        action: Option<ImagesAction>,
-        /// Print JSON
-        #[arg(long, global = true)]
-        json: bool,
+    /// Fetch everything that runs with these guest kernels need, so that they work without network
+    Fetch {
+        #[arg(default_values_t = [DEFAULT_KERNEL.to_string()])]
+        kernels: Vec<String>,
     },
     /// Play a VM with many vCPUs, for `check guard-many`
     #[command(hide = true)]
@@ -79,17 +76,6 @@ pub enum Command {
     },
 }
 
-#[derive(Subcommand)]
-pub enum ImagesAction {
-    /// Fetch everything that runs with these guest kernels need
-    Fetch {
-        #[arg(default_values_t = [DEFAULT_KERNEL.to_string()])]
-        kernels: Vec<String>,
-    },
-    /// Remove everything that was fetched and built
-    Clean,
-}
-
 pub fn main(command: Command) -> Result<()> {
     match command {
         Command::List { json } => list(json),
@@ -99,7 +85,7 @@ pub fn main(command: Command) -> Result<()> {
         Command::Results(args) => results::main(*args),
         Command::Play(args) => check::guard::many::player::main(&args),
         Command::Calibrate(args) => calibrate::main(args),
-        Command::Images { action, json } => images(action, json),
+        Command::Fetch { kernels } => fetch(&kernels),
         Command::Execute { plan, from, images, no_watch, logs } => {
             inside::execute(&plan, from, &images, !no_watch, &logs)
         }
@@ -129,32 +115,7 @@ fn report(dir: &Path, json: bool) -> Result<()> {
     if json { print_json(&summary) } else { print(&summary.to_text(width())) }
 }
 
-fn images(action: Option<ImagesAction>, json: bool) -> Result<()> {
-    let cancel = cancel_on_signal()?;
-    let progress = Lines::default();
-    let images = Images::open(&cancel, &progress)?;
-    match action {
-        Some(ImagesAction::Fetch { kernels }) => {
-            images.fetch(&kernels)?;
-        }
-        Some(ImagesAction::Clean) => {
-            let freed = images.clean()?;
-            let cache = images.root().display().to_string();
-            if json {
-                return print_json(&json!({ "cache": cache, "removed_bytes": freed }));
-            }
-            return print(&format!("removed {} MiB from {cache}\n", freed >> 20));
-        }
-        None => {}
-    }
-    let items = images.list()?;
-    if json {
-        return print_json(&items);
-    }
-    let mut text = format!("{}\n", images.root().display());
-    for item in &items {
-        text += &format!("{:>7} MiB  {:<50}  {}\n", item.bytes >> 20, item.name, item.what);
-    }
-    let all = items.iter().map(|i| i.bytes).sum::<u64>();
-    print(&(text + &format!("{:>7} MiB  in all\n", all >> 20)))
+fn fetch(kernels: &[String]) -> Result<()> {
+    let (cancel, progress) = (cancel_on_signal()?, Lines::default());
+    Ok(Images::open(&cancel, &progress)?.fetch(kernels)?)
 }

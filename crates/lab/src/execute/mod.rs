@@ -350,10 +350,8 @@ impl<'a> Run<'a> {
 
     fn image(&self, kernel: &str) -> Result<&'a GuestImage> {
         self.context.images.guests.get(kernel).ok_or_else(|| {
-            Error::missing(
-                format!("the image of guest kernel {kernel}"),
-                "run `reprieve lab images`",
-            )
+            let image = format!("the image of guest kernel {kernel}");
+            Error::missing(image, "run `reprieve lab fetch`")
         })
     }
 

@@ -9,18 +9,13 @@
 use super::Context;
 use crate::error::{Error, Result};
 use crate::limit::scaled;
-use rustix::fs::{FlockOperation, flock, statvfs};
+use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Longest wait for another run that makes the needed item: a slow download.
 const LOCK_LIMIT: Duration = Duration::from_secs(20 * 60);
-
-/// With less free space than this after a failure, the disk is taken to be full, whatever the error
-/// message.
-const FULL: u64 = 16 << 20;
 
 /// The kind of an item; each kind has a directory in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +33,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 5] = [Kind::Apt, Kind::Kernel, Kind::Tools, Kind::Headers, Kind::Module];
-
     fn dir(self) -> &'static str {
         match self {
             Kind::Apt => "apt",
@@ -49,36 +42,11 @@ impl Kind {
             Kind::Module => "modules",
         }
     }
-
-    /// For people, singular.
-    pub fn describe(self) -> &'static str {
-        match self {
-            Kind::Apt => "package lists",
-            Kind::Kernel => "kernel",
-            Kind::Tools => "programs",
-            Kind::Headers => "kernel headers",
-            Kind::Module => "kernel module",
-        }
-    }
-}
-
-/// A complete item.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    pub kind: Kind,
-    pub name: String,
-    /// Bytes on disk.
-    pub size: u64,
 }
 
 #[derive(Clone, Debug)]
 pub struct Cache {
     root: PathBuf,
-}
-
-/// Keeps items in their place as long as it exists; see [`Cache::hold`].
-pub struct Hold {
-    _file: File,
 }
 
 impl Cache {
@@ -138,7 +106,6 @@ impl Cache {
             .and_then(|()| make(&partial))
             .and_then(|()| fs::rename(&partial, &path).map_err(Error::io(&path)));
         if let Err(e) = made {
-            let e = self.explain_full(e, kind, name);
             let _ = remove(&partial);
             return Err(e);
         }
@@ -150,13 +117,14 @@ impl Cache {
         let dir = self.root.join(LOCKS);
         fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
         let path = dir.join(format!("{}-{name}", kind.dir()));
-        let file = open_lock(&path)?;
+        let open = File::options().create(true).append(true).open(&path);
+        let file = open.map_err(Error::io(&path))?;
         let start = Instant::now();
         let mut told = false;
         while !take(&file, FlockOperation::NonBlockingLockExclusive).map_err(Error::io(&path))? {
             if !told {
-                let what = kind.describe();
-                cx.progress.step(&format!("waiting for another run to prepare {what} {name}"));
+                let what = kind.dir();
+                cx.progress.step(&format!("waiting for another run to prepare {what}/{name}"));
                 told = true;
             }
             if start.elapsed() > scaled(LOCK_LIMIT) {
@@ -167,88 +135,10 @@ impl Cache {
         }
         Ok(file)
     }
-
-    /// Makes [`Cache::clean`] fail in other processes until the result is dropped.
-    pub fn hold(&self) -> Result<Hold> {
-        let path = self.root.join("in-use");
-        let file = open_lock(&path)?;
-        take(&file, FlockOperation::LockShared).map_err(Error::io(&path))?;
-        Ok(Hold { _file: file })
-    }
-
-    /// All complete items, by kind and name.
-    pub fn list(&self) -> Result<Vec<Entry>> {
-        let mut all = Vec::new();
-        for kind in Kind::ALL {
-            let dir = self.root.join(kind.dir());
-            let Ok(read) = fs::read_dir(&dir) else { continue };
-            let mut entries = Vec::new();
-            for item in read {
-                let item = item.map_err(Error::io(&dir))?;
-                let name = item.file_name().to_string_lossy().into_owned();
-                if !name.ends_with(PARTIAL) && item.path().is_dir() {
-                    entries.push(Entry { kind, name, size: disk_usage(&item.path()) });
-                }
-            }
-            entries.sort_by(|a, b| a.name.cmp(&b.name));
-            all.extend(entries);
-        }
-        Ok(all)
-    }
-
-    /// Removes everything and returns the bytes freed. Fails when a run is using the cache.
-    pub fn clean(&self) -> Result<u64> {
-        let path = self.root.join("in-use");
-        let file = open_lock(&path)?;
-        if !take(&file, FlockOperation::NonBlockingLockExclusive).map_err(Error::io(&path))? {
-            return Err(Error::Other(format!(
-                "{} is in use by a run: wait for it to end",
-                self.root.display()
-            )));
-        }
-        let mut freed = 0;
-        for kind in Kind::ALL {
-            let dir = self.root.join(kind.dir());
-            freed += disk_usage(&dir);
-            remove(&dir)?;
-        }
-        remove(&self.root.join(LOCKS))?;
-        Ok(freed)
-    }
-
-    /// Bytes that an ordinary user can still write here.
-    pub fn free_space(&self) -> Option<u64> {
-        let stat = statvfs(&self.root).ok()?;
-        Some(stat.f_bavail * stat.f_frsize)
-    }
-
-    fn explain_full(&self, e: Error, kind: Kind, name: &str) -> Error {
-        let said = match &e {
-            Error::Io { source, .. } => source.raw_os_error() == Some(libc::ENOSPC),
-            Error::Program { detail, .. } => {
-                detail.contains("No space left") || detail.contains("enough free space")
-            }
-            _ => false,
-        };
-        let Some(free) = self.free_space() else { return e };
-        if !said && (free > FULL || matches!(e, Error::Cancelled)) {
-            return e;
-        }
-        Error::Other(format!(
-            "the disk is full: {} has {} MB free, too little for {} {name}; make room, or set REPRIEVE_CACHE to another place",
-            self.root.display(),
-            free >> 20,
-            kind.describe(),
-        ))
-    }
 }
 
 const PARTIAL: &str = ".partial";
 const LOCKS: &str = "locks";
-
-fn open_lock(path: &Path) -> Result<File> {
-    File::options().create(true).append(true).open(path).map_err(Error::io(path))
-}
 
 /// Whether the lock was taken; false only for a non-blocking operation on a lock that is taken.
 fn take(file: &File, operation: FlockOperation) -> std::io::Result<bool> {
@@ -282,25 +172,14 @@ fn make_writable(dir: &Path) {
     }
 }
 
-/// Bytes of a tree on disk.
-fn disk_usage(path: &Path) -> u64 {
-    let Ok(meta) = fs::symlink_metadata(path) else { return 0 };
-    let below: u64 = if meta.is_dir() {
-        fs::read_dir(path).into_iter().flatten().flatten().map(|i| disk_usage(&i.path())).sum()
-    } else {
-        0
-    };
-    meta.blocks() * 512 + below
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::images::testing::{Scratch, context};
+    use crate::images::testing::context;
 
     #[test]
     fn a_place_that_cannot_be_used_is_named_with_the_remedy() {
-        let scratch = Scratch::new();
+        let scratch = tempfile::tempdir().unwrap();
         let file = scratch.path().join("file");
         fs::write(&file, "").unwrap();
         let said = Cache::at(file.join("cache")).unwrap_err().to_string();
@@ -309,14 +188,14 @@ mod tests {
 
     #[test]
     fn an_item_is_made_once_and_complete_or_absent() {
-        let scratch = Scratch::new();
+        let scratch = tempfile::tempdir().unwrap();
         let cache = Cache::at(scratch.path()).unwrap();
         let failed = cache.get_or_make(Kind::Tools, "a", &context(), |dir| {
             fs::write(dir.join("half"), "x").unwrap();
             Err(Error::Other("broken".into()))
         });
         assert_eq!(failed.unwrap_err().to_string(), "broken");
-        assert!(cache.list().unwrap().is_empty());
+        assert!(!scratch.path().join("tools/a").exists());
         // The remains of a crash is not mistaken for part of the item.
         let partial = scratch.path().join("tools/a.partial");
         fs::create_dir_all(&partial).unwrap();
@@ -329,14 +208,11 @@ mod tests {
         assert!(path.join("whole").exists() && !path.join("stale").exists());
         let again = cache.get_or_make(Kind::Tools, "a", &context(), |_| panic!("made twice"));
         assert_eq!(again.unwrap(), path);
-        let list = cache.list().unwrap();
-        assert_eq!((list.len(), list[0].name.as_str(), list[0].kind), (1, "a", Kind::Tools));
-        assert!(list[0].size > 0);
     }
 
     #[test]
     fn two_runs_make_an_item_once() {
-        let scratch = Scratch::new();
+        let scratch = tempfile::tempdir().unwrap();
         let cache = Cache::at(scratch.path()).unwrap();
         let made = std::sync::atomic::AtomicU32::new(0);
         std::thread::scope(|s| {
@@ -351,32 +227,5 @@ mod tests {
             }
         });
         assert_eq!(made.into_inner(), 1);
-    }
-
-    #[test]
-    fn clean_spares_a_cache_in_use() {
-        let scratch = Scratch::new();
-        let cache = Cache::at(scratch.path()).unwrap();
-        cache.get_or_make(Kind::Kernel, "k", &context(), |_| Ok(())).unwrap();
-        let hold = cache.hold().unwrap();
-        assert!(cache.clean().unwrap_err().to_string().contains("in use"));
-        drop(hold);
-        // A program that another test is about to start holds the lock until it runs.
-        while let Err(error) = cache.clean() {
-            assert!(error.to_string().contains("in use"), "{error}");
-            std::thread::yield_now();
-        }
-        assert!(cache.list().unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_full_disk_is_named() {
-        let scratch = Scratch::new();
-        let cache = Cache::at(scratch.path()).unwrap();
-        let full = cache.get_or_make(Kind::Kernel, "6.1", &context(), |dir| {
-            Err(Error::io(dir)(std::io::Error::from_raw_os_error(libc::ENOSPC)))
-        });
-        let text = full.unwrap_err().to_string();
-        assert!(text.contains("disk is full") && text.contains("REPRIEVE_CACHE"), "{text}");
     }
 }

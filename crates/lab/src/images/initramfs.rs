@@ -123,11 +123,10 @@ fn too_large(what: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::images::testing::Scratch;
 
     #[test]
     fn an_archive_reads_back() {
-        let scratch = Scratch::new();
+        let scratch = tempfile::tempdir().unwrap();
         let script = scratch.path().join("script");
         fs::write(&script, "#!/bin/sh\n").unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).unwrap();
@@ -165,7 +164,7 @@ mod tests {
 
     #[test]
     fn directories_do_not_go_in_as_files() {
-        let scratch = Scratch::new();
+        let scratch = tempfile::tempdir().unwrap();
         assert!(Initramfs::new().file(scratch.path(), "/x").is_err());
         assert!(Initramfs::new().file(&scratch.path().join("gone"), "/x").is_err());
     }

@@ -29,16 +29,6 @@ pub mod tools;
 pub use prepare::Images;
 pub use reprieve_init::protocol::Program;
 
-/// An item of the cache, as shown to the user.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Item {
-    pub name: String,
-    /// The kind of item, e.g. `kernel`.
-    pub what: String,
-    /// Size on disk.
-    pub bytes: u64,
-}
-
 /// Cancellation and progress, for everything that takes time.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {

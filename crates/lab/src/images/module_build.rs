@@ -202,13 +202,13 @@ fn clean_environment(command: &mut Command, path: &str) {
 mod tests {
     use super::*;
     use crate::images::closure;
-    use crate::images::testing::{Scratch, context};
+    use crate::images::testing::context;
 
     #[test]
     fn a_program_sees_only_its_root_and_a_null_device() {
-        let scratch = Scratch::new();
+        let scratch = tempfile::tempdir().unwrap();
         let root = scratch.path();
-        for file in closure::closure(Path::new("/"), &["/bin/cat".into()]).unwrap() {
+        for file in closure::closure(Path::new("/"), &["/bin/cat".into()], &context()).unwrap() {
             let target = root.join(file.inside.strip_prefix("/").unwrap());
             fs::create_dir_all(target.parent().unwrap()).unwrap();
             // By another process: a program that another test is about to start holds all files

@@ -109,7 +109,7 @@ fn depends(module: &[u8]) -> object::read::Result<Vec<String>> {
 mod tests {
     use super::*;
     use crate::images::kernels::Headers;
-    use crate::images::testing::{Scratch, context};
+    use crate::images::testing::context;
 
     fn assemble(dir: &Path, name: &str, depends: &str) -> PathBuf {
         let source = dir.join("source.s");
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn dependencies_come_first_and_once() {
-        let scratch = Scratch::new();
+        let scratch = tempfile::tempdir().unwrap();
         let drivers = scratch.path().join("kernel/drivers");
         fs::create_dir_all(&drivers).unwrap();
         assemble(&drivers, "virtio_pci", "virtio-ring,virtio");

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The images of a run: what the cache lacks is fetched or built, and initramfs are written anew.
 
-use super::cache::{Cache, Entry, Hold};
+use super::cache::Cache;
 use super::closure::{self, File};
 use super::initramfs::Initramfs;
 use super::kernels::{self, Kernel, KernelSpec, Kernels};
 use super::tools::{self, QemuFiles};
 use super::{
-    Context, GuestImage, ImageSet, Item, LabHostImage, Program, Qemu, module_build, module_order,
+    Context, GuestImage, ImageSet, LabHostImage, Program, Qemu, module_build, module_order,
 };
 use crate::error::{Error, Result};
 use crate::process::Cancel;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Kernel modules of the lab's channel to a VM.
 const CHANNEL_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
@@ -32,33 +32,22 @@ const OWN_MODULES: &str = "/lib/reprieve";
 pub struct Images<'a> {
     cache: Cache,
     cx: Context<'a>,
-    /// Keeps other processes from cleaning the cache once a run has paths in it.
-    hold: Mutex<Option<Hold>>,
 }
 
 impl<'a> Images<'a> {
     /// Opens the cache, without fetching anything.
     pub fn open(cancel: &'a Cancel, progress: &'a dyn Progress) -> Result<Images<'a>> {
-        Ok(Images::with_cache(Cache::open()?, cancel, progress))
-    }
-
-    pub fn with_cache(cache: Cache, cancel: &'a Cancel, progress: &'a dyn Progress) -> Images<'a> {
-        Images { cache, cx: Context { cancel, progress }, hold: Mutex::default() }
-    }
-
-    pub fn root(&self) -> &Path {
-        self.cache.root()
+        Ok(Images { cache: Cache::open()?, cx: Context { cancel, progress } })
     }
 
     /// QEMU, and an image for each of `kernels` (`deb:6.12`, a path) with `programs` in it.
     pub fn prepare(&self, kernels: &[String], programs: &[Program]) -> Result<ImageSet> {
         let _: Vec<KernelSpec> = kernels.iter().map(|k| k.parse()).collect::<Result<_>>()?;
-        self.keep()?;
         let qemu = QemuFiles::find(&self.cache, &self.cx)?.qemu;
         let mut guests = BTreeMap::new();
         for name in kernels {
             let kernel = Kernels::new(&self.cache).guest(&name.parse()?, &self.cx)?;
-            guests.insert(name.clone(), self.guest(&kernel, &init_binary()?, programs)?);
+            guests.insert(name.clone(), self.guest(&kernel, &init_binary(&self.cx)?, programs)?);
         }
         Ok(ImageSet { qemu, guests })
     }
@@ -67,11 +56,10 @@ impl<'a> Images<'a> {
     /// the newest that is able to.
     pub fn lab_host(&self, kernel: Option<&str>, set: &ImageSet) -> Result<LabHostImage> {
         let spec = kernel.map(str::parse).transpose()?;
-        self.keep()?;
         let kernel = Kernels::new(&self.cache).host(spec.as_ref(), &self.cx)?;
-        let (mut files, qemu) =
-            QemuFiles::find(&self.cache, &self.cx)?.portable(Path::new("/lib/reprieve/qemu"))?;
-        let (more, program) = portable_self()?;
+        let (mut files, qemu) = QemuFiles::find(&self.cache, &self.cx)?
+            .portable(Path::new("/lib/reprieve/qemu"), &self.cx)?;
+        let (more, program) = portable_self(&self.cx)?;
         files.extend(more);
         let mut inside = ImageSet { qemu, guests: BTreeMap::new() };
         for (index, (name, guest)) in set.guests.iter().enumerate() {
@@ -86,37 +74,24 @@ impl<'a> Images<'a> {
             files.push(File::new(&guest.initrd, &here.initrd));
             inside.guests.insert(name.clone(), here);
         }
-        let image = self.host(&kernel, &init_binary()?, &files)?;
+        let image = self.host(&kernel, &init_binary(&self.cx)?, &files)?;
         let ability = kernels::ability(&kernel)?;
         Ok(LabHostImage { image, ability, program, inside })
     }
 
     /// A lab host's kernel for a machine with `programs` of this one, at the same paths, and QEMU.
     pub fn machine(&self, programs: &[PathBuf]) -> Result<(GuestImage, Qemu)> {
-        self.keep()?;
         let kernel = Kernels::new(&self.cache).host(None, &self.cx)?;
-        let files = closure::closure(Path::new("/"), programs)?;
+        let files = closure::closure(Path::new("/"), programs, &self.cx)?;
         let qemu = QemuFiles::find(&self.cache, &self.cx)?.qemu;
-        Ok((self.host(&kernel, &init_binary()?, &files)?, qemu))
+        Ok((self.host(&kernel, &init_binary(&self.cx)?, &files)?, qemu))
     }
 
     /// Fetches everything that runs with `kernels` may need, so that they work without network.
     pub fn fetch(&self, kernels: &[String]) -> Result<()> {
-        let set = self.prepare(kernels, &[Program::Postmark, Program::Dbench, Program::Apache])?;
+        let set = self.prepare(kernels, &[Program::Dbench, Program::Apache])?;
         self.lab_host(None, &set)?;
         Ok(())
-    }
-
-    /// The content of the cache.
-    pub fn list(&self) -> Result<Vec<Item>> {
-        let entries = self.cache.list()?;
-        Ok(entries.into_iter().map(item).collect())
-    }
-
-    /// Empties the cache and returns the bytes freed; fails while a run uses it.
-    pub fn clean(&self) -> Result<u64> {
-        *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.cache.clean()
     }
 
     /// An initramfs with the init at `init` for a guest, and `kernel` with it.
@@ -154,10 +129,10 @@ impl<'a> Images<'a> {
             // A kernel module; `guest` adds it, since it is built for one kernel.
             Program::Hold => return Ok(()),
             Program::Apache => tools::web(&self.cache, &self.cx)?,
-            Program::Postmark | Program::Dbench => tools::programs(&self.cache, &self.cx)?,
+            Program::Dbench => tools::programs(&self.cache, &self.cx)?,
         };
         let programs: Vec<PathBuf> = program.debian_programs().iter().map(PathBuf::from).collect();
-        for file in closure::closure(&root, &programs)? {
+        for file in closure::closure(&root, &programs, &self.cx)? {
             image.file(&file.host, &file.inside)?;
         }
         for path in program.debian_data() {
@@ -200,9 +175,10 @@ impl<'a> Images<'a> {
         }
         own.iter().for_each(|path| list += &format!("{path}\n"));
         image.bytes(MODULES, list, 0o644);
-        let file = tempfile::tempfile_in(self.root()).map_err(Error::io(self.root()))?;
+        let file =
+            tempfile::tempfile_in(self.cache.root()).map_err(Error::io(self.cache.root()))?;
         let initrd = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
-        image.write_to(&file, self.root())?;
+        image.write_to(&file, self.cache.root())?;
         Ok(GuestImage {
             release: kernel.release.clone(),
             kernel: kernel.vmlinuz.clone(),
@@ -210,21 +186,13 @@ impl<'a> Images<'a> {
             _file: Some(Arc::new(file)),
         })
     }
-
-    fn keep(&self) -> Result<()> {
-        let mut hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner);
-        if hold.is_none() {
-            *hold = Some(self.cache.hold()?);
-        }
-        Ok(())
-    }
 }
 
 /// The init: `$REPRIEVE_INIT`, else the file beside this program, else in `../lib/reprieve`.
-fn init_binary() -> Result<PathBuf> {
+fn init_binary(cx: &Context) -> Result<PathBuf> {
     let path = find_init()?;
     // A kernel that cannot start it says only that there is none.
-    if closure::is_static(&path)? {
+    if closure::is_static(&path, cx)? {
         return Ok(path);
     }
     Err(Error::Format {
@@ -260,13 +228,13 @@ fn own_path() -> Result<PathBuf> {
 }
 
 /// This program's files for another system, and how to start it there.
-fn portable_self() -> Result<(Vec<File>, Vec<String>)> {
+fn portable_self(cx: &Context) -> Result<(Vec<File>, Vec<String>)> {
     let program = own_path()?;
     let prefix = Path::new("/lib/reprieve/program");
     let mut files = Vec::new();
     let mut dirs: Vec<String> = Vec::new();
     let mut loader = None;
-    for file in closure::closure(Path::new("/"), std::slice::from_ref(&program))? {
+    for file in closure::closure(Path::new("/"), std::slice::from_ref(&program), cx)? {
         let target = prefix.join(file.inside.strip_prefix("/").unwrap_or(&file.inside));
         let text = target.to_string_lossy().into_owned();
         if file.inside == program {
@@ -288,8 +256,4 @@ fn portable_self() -> Result<(Vec<File>, Vec<String>)> {
     }
     argv.push(prefix.join("reprieve").to_string_lossy().into_owned());
     Ok((files, argv))
-}
-
-fn item(entry: Entry) -> Item {
-    Item { name: entry.name, what: entry.kind.describe().into(), bytes: entry.size }
 }

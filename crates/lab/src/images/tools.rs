@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs that the lab runs: QEMU, postmark and dbench, Apache and wrk, and a compiler.
+//! The programs that the lab runs: QEMU, dbench, Apache and wrk, and a compiler.
 //!
 //! The tools come from Debian 13 and its backports and are unpacked with all their dependencies
 //! into the cache: the machine's own release may be older, and nested runs need QEMU 11 (earlier
@@ -10,7 +10,7 @@ use super::Context;
 use super::Qemu;
 use super::apt::{self, Apt};
 use super::cache::{Cache, Kind};
-use super::closure::{self, File};
+use super::closure::{self, File, LOADER, under};
 use super::key::Key;
 use crate::error::{Error, Result};
 use crate::process;
@@ -25,12 +25,11 @@ pub const QEMU_MAJOR: u32 = 11;
 /// Raised when the same packages make a different tree.
 const LAYOUT: &str = "2";
 
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 5] = [
     "qemu-system-x86/trixie-backports",
     "qemu-system-common/trixie-backports",
     "qemu-system-data/trixie-backports",
     "seabios/trixie-backports",
-    "postmark",
     "dbench",
 ];
 const WEB: [&str; 2] = ["apache2-bin", "wrk"];
@@ -66,9 +65,7 @@ const ROMS: [&str; 9] = [
 
 const BUNDLE: &str = "usr/lib/x86_64-linux-gnu/qemu-bundle";
 
-const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
-
-/// The tree of QEMU, postmark and dbench; unpacked at the first call.
+/// The tree of QEMU and dbench; unpacked at the first call.
 pub fn programs(cache: &Cache, cx: &Context) -> Result<PathBuf> {
     tree(cache, "programs", &PROGRAMS, cx)
 }
@@ -165,12 +162,12 @@ impl QemuFiles {
         let module_dir = root.join("usr/lib/x86_64-linux-gnu/qemu");
         let libraries = closure::library_dirs(root)
             .iter()
-            .map(|dir| text(&inside(root, dir)))
+            .map(|dir| text(&under(root, dir)))
             .collect::<Result<Vec<_>>>()?;
         let mut qemu = start(
-            &inside(root, Path::new(LOADER)),
+            &under(root, Path::new(LOADER)),
             &libraries,
-            &inside(root, &program),
+            &under(root, &program),
             &rom_dirs,
             &module_dir,
         )?;
@@ -180,7 +177,7 @@ impl QemuFiles {
 
     /// The files that this QEMU needs in another system, with paths below `prefix` there, and how
     /// to start it there.
-    pub fn portable(&self, prefix: &Path) -> Result<(Vec<File>, Qemu)> {
+    pub fn portable(&self, prefix: &Path, cx: &Context) -> Result<(Vec<File>, Qemu)> {
         let module_dir = prefix.join("modules");
         let mut modules = Vec::new();
         for item in self.module_dir.iter().flat_map(fs::read_dir).flatten().flatten() {
@@ -191,11 +188,11 @@ impl QemuFiles {
         }
         let inner =
             |path: &Path| Path::new("/").join(path.strip_prefix(&self.root).unwrap_or(path));
-        let mut roots = vec![self.program.clone(), PathBuf::from(LOADER)];
+        let mut roots = vec![self.program.clone()];
         roots.extend(modules.iter().map(|m| inner(m)));
         let mut files = Vec::new();
         let mut library_dirs = Vec::new();
-        for file in closure::closure(&self.root, &roots)? {
+        for file in closure::closure(&self.root, &roots, cx)? {
             let path = prefix.join(file.inside.strip_prefix("/").unwrap_or(&file.inside));
             if file.inside != self.program {
                 let dir = text(path.parent().unwrap_or(prefix))?;
@@ -267,10 +264,6 @@ fn version(qemu: &Qemu, cx: &Context) -> Result<String> {
 
 fn major(version: &str) -> u32 {
     version.split('.').next().and_then(|v| v.parse().ok()).unwrap_or(0)
-}
-
-fn inside(root: &Path, absolute: &Path) -> PathBuf {
-    root.join(absolute.strip_prefix("/").unwrap_or(absolute))
 }
 
 /// A path as text, as plans and command lines need it.

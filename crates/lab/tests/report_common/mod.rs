@@ -6,18 +6,14 @@ use reprieve_lab::plan::{Plan, SCHEMA, Scenario, Variant, VmPlan};
 use reprieve_lab::policy::Policy;
 use reprieve_lab::record::{HostInfo, HostPhase, Record};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use tempfile::TempDir;
 
 /// A directory that goes when it is dropped.
-pub struct Scratch(pub PathBuf);
+pub struct Scratch(pub TempDir);
 
 impl Scratch {
-    pub fn new(name: &str) -> Scratch {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("reprieve-{name}-{}-{n}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        Scratch(dir)
+    pub fn new() -> Scratch {
+        Scratch(tempfile::tempdir().unwrap())
     }
 
     /// A run's directory with `raw.jsonl` made of `records`.
@@ -26,16 +22,10 @@ impl Scratch {
     }
 
     pub fn raw(&self, name: &str, content: &[u8]) -> PathBuf {
-        let dir = self.0.join(name);
+        let dir = self.0.path().join(name);
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(dir.join("raw.jsonl"), content).unwrap();
         dir
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
