@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The protocol between the lab and the `init` of its guests.
 //!
-//! A JSON object per line, over the virtio-serial port [`PORT`]. The guest speaks first ([`Event::Hello`]); every
-//! [`Command`] is answered by exactly one of [`Event::Ready`], [`Event::PhaseDone`],
-//! [`Event::Exited`] or [`Event::Error`], possibly after other events.
+//! A JSON object per line, over the virtio-serial port [`PORT`]. The guest speaks first
+//! ([`Event::Hello`]); every [`Command`] is answered by exactly one of [`Event::Ready`],
+//! [`Event::PhaseDone`], [`Event::Exited`] or [`Event::Error`], possibly after other events.
 //!
 //! Times are nanoseconds of the guest's `CLOCK_MONOTONIC`, given relative to the start of the
 //! phase.

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 pub enum Workload {
     /// Nothing.
     Idle,
-    /// `instances` processes that do Postmark's transactions, each with its own directory of `files`
-    /// files on tmpfs.
+    /// `instances` processes that do Postmark's transactions, each with its own directory of
+    /// `files` files on tmpfs.
     Postmark { instances: u32, files: u32, seed: u64 },
     /// The kernel module: on each CPU allocate `object_bytes` and free them through `call_rcu`,
     /// `rate` pairs per second (0: as fast as it goes), calling the scheduler after every ten.
