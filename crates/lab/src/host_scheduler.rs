@@ -275,7 +275,7 @@ impl Drop for GuardChild {
 }
 
 /// This program as a command, however it was started: in a lab host a dynamic loader runs it.
-fn own_command() -> Result<Command, String> {
+pub fn own_command() -> Result<Command, String> {
     let line =
         std::fs::read("/proc/self/cmdline").map_err(|e| format!("/proc/self/cmdline: {e}"))?;
     let words = line.strip_suffix(b"\0").unwrap_or(&line).split(|&byte| byte == 0);

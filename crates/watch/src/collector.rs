@@ -214,9 +214,8 @@ fn load(options: &Options) -> Result<(Program, Kvm), Error> {
     // All of the host's: this process may be confined to some.
     let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1);
     let usual = (cpus * VCPUS_PER_CPU).clamp(*VCPUS.start(), *VCPUS.end());
-    let stand_ins = &options.stand_ins;
     let settings = Settings {
-        vcpus: stand_ins.room.unwrap_or((usual + stand_ins.vcpus()).min(*VCPUS.end())),
+        vcpus: (usual + options.stand_ins.vcpus()).min(*VCPUS.end()),
         vms: VMS,
         events: options.events,
         svm,
@@ -251,7 +250,7 @@ mod tests {
 
     /// Watches thread `tid` of process `pid` as if it were a vCPU, once it was seen.
     fn watch(pid: u32, tid: u32) -> Watch {
-        let stand_ins = StandIns { vms: vec![StandIn::example(pid, tid)], room: None };
+        let stand_ins = StandIns { vms: vec![StandIn::example(pid, tid)] };
         let vms = Which::Named(vec![]);
         let mut watch = Watch::start(&Options { vms, stand_ins, ..Options::default() }).unwrap();
         until(&mut watch, |vm| vm.vcpus[0].now != VcpuNow::Unseen);

@@ -98,13 +98,8 @@ impl Drop for Starved {
     }
 }
 
-/// Lets thread `tid` run before all that have no real-time priority.
-pub fn real_time(tid: u32) -> Result<()> {
-    set_policy(tid, libc::SCHED_FIFO)
-}
-
 fn set_policy(tid: u32, policy: libc::c_int) -> Result<()> {
-    let parameters = libc::sched_param { sched_priority: (policy == libc::SCHED_FIFO).into() };
+    let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: `parameters` is valid for the read.
     let set = unsafe { libc::sched_setscheduler(tid as libc::pid_t, policy, &parameters) };
     if set == 0 {

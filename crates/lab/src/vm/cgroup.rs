@@ -68,9 +68,9 @@ fn lacks(why: &str) -> Error {
     ))
 }
 
-/// The cgroup of a VM, removed when dropped, which has to be after its processes are gone.
+/// The cgroup of a VM, removed when dropped. Processes that are left in it go to the root.
 pub struct Cgroup {
-    path: PathBuf,
+    pub path: PathBuf,
 }
 
 impl Cgroup {
@@ -79,7 +79,16 @@ impl Cgroup {
         self.write("cgroup.procs", &pid.to_string())
     }
 
-    fn write(&self, file: &str, text: &str) -> Result<()> {
+    /// CPU time of its processes so far, ns.
+    pub fn used_ns(&self) -> Result<u64> {
+        let file = self.path.join("cpu.stat");
+        let text = fs::read_to_string(&file).map_err(Error::io(&file))?;
+        let us =
+            text.lines().find_map(|line| line.strip_prefix("usage_usec ")?.parse::<u64>().ok());
+        Ok(us.ok_or_else(|| lacks("they count no CPU time"))? * 1000)
+    }
+
+    pub fn write(&self, file: &str, text: &str) -> Result<()> {
         let file: &Path = &self.path.join(file);
         fs::write(file, text).map_err(Error::io(file))
     }
@@ -87,6 +96,10 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
+        let procs = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+        for pid in procs.lines() {
+            let _ = fs::write(self.path.with_file_name("cgroup.procs"), pid);
+        }
         let _ = fs::remove_dir(&self.path);
     }
 }

@@ -7,7 +7,7 @@
 //! what comes before: finding the VMM and reading the guest's kernel.
 
 use reprieve_guest::BpfLayout;
-use reprieve_guest::layout::{NodeLayout, PreemptBits, RcuLayout, Spin, TaskOffsets, VcpuLayout};
+use reprieve_guest::layout::{NodeLayout, PreemptBits, RcuLayout, TaskOffsets, VcpuLayout};
 use reprieve_guest::vmm::Segment;
 use serde::{Deserialize, Serialize};
 
@@ -15,9 +15,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StandIns {
     pub vms: Vec<StandIn>,
-    /// Entries that there are for vCPUs, to see what becomes of those for which there is none;
-    /// `None`: as many as a host has, and one for each of these.
-    pub room: Option<usize>,
 }
 
 /// A process. Addresses are addresses in it, unless the comment says guest; lengths and offsets
@@ -35,19 +32,8 @@ pub struct StandIn {
     /// Offsets in a task.
     pub task_pid: u32,
     pub task_nesting: u32,
-    pub task_node_entry: u32,
-    pub task_cpu: u32,
     pub gp_seq: u64,
-    pub jiffies: u64,
-    pub fqs_due: u64,
-    /// The grace-period kthread's task, if vCPUs are to run it.
-    pub kthread_task: Option<u64>,
-    pub kthread_cpu: u64,
-    pub kthread_on_rq: u64,
-    pub kthread_state: u64,
     pub leaves: Vec<StandInLeaf>,
-    /// Guest addresses and lengths of code in which a CPU spins for another one.
-    pub spins: Vec<(u64, u64)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +48,6 @@ pub struct StandInVcpu {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StandInLeaf {
     pub qsmask: u64,
-    pub gp_tasks: u64,
     pub first_cpu: u32,
     pub last_cpu: u32,
 }
@@ -90,7 +75,7 @@ impl StandIn {
         });
         let leaves = self.leaves.iter().map(|leaf| NodeLayout {
             qsmask: leaf.qsmask,
-            gp_tasks: Some(leaf.gp_tasks),
+            gp_tasks: None,
             first_cpu: leaf.first_cpu,
             last_cpu: leaf.last_cpu,
         });
@@ -117,21 +102,17 @@ impl StandIn {
                 gp_start: None,
                 gp_kthread: None,
                 gp_state: None,
-                fqs_due: Some(self.fqs_due),
-                kthread_task: self.kthread_task,
-                kthread_cpu: Some(self.kthread_cpu),
-                kthread_on_rq: Some(self.kthread_on_rq),
-                kthread_state: Some(self.kthread_state),
-                node_entry: Some(self.task_node_entry),
-                task_cpu: Some(self.task_cpu),
+                fqs_due: None,
+                kthread_task: None,
+                kthread_cpu: None,
+                kthread_on_rq: None,
+                kthread_state: None,
+                node_entry: None,
+                task_cpu: None,
                 leaves: leaves.collect(),
             }),
-            jiffies: Some(self.jiffies),
-            spins: self
-                .spins
-                .iter()
-                .map(|&(start, bytes)| Spin { code: start..start + bytes, for_owner: false })
-                .collect(),
+            jiffies: None,
+            spins: vec![],
             hz: Some(250),
         }
     }
@@ -150,17 +131,8 @@ impl StandIn {
             direct_map: 0xffff_8880_0000_0000,
             task_pid: 0,
             task_nesting: 8,
-            task_node_entry: 16,
-            task_cpu: 24,
             gp_seq: 0x7000_0000,
-            jiffies: 0x7000_0008,
-            fqs_due: 0x7000_0010,
-            kthread_task: None,
-            kthread_cpu: 0x7000_0018,
-            kthread_on_rq: 0x7000_0020,
-            kthread_state: 0x7000_0028,
             leaves: vec![],
-            spins: vec![(0x10, 0x20)],
         }
     }
 }
@@ -177,6 +149,5 @@ mod tests {
         assert_eq!(layout.host_address(0xffff_8880_0000_3008, 4096), None, "ends behind RAM");
         assert_eq!(layout.host_address(0xffff_ffff_8000_0000, 8), None, "there is no image");
         assert_eq!(layout.vcpus[0].tid, Some(2));
-        assert_eq!(layout.spins[0].code, 0x10..0x30);
     }
 }

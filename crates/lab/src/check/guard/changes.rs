@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! guard goes on while its host changes: a policy that is set for one VM, a VM that moves to
-//! another cgroup, a VM that gets another vCPU, CPUs that go and come. What it changes of threads
-//! it gives back.
+//! another cgroup, a VM that gets another vCPU. What it changes of threads it gives back.
 
 use super::super::guest_setup::GuestSetup;
-use super::cgroup::Cgroup;
-use super::process::{End, Guard, command};
+use super::process::{End, Guard};
 use super::{PROGRESS_NS, wait};
+use crate::host_scheduler::own_command;
+use crate::plan::CpuControl;
+use crate::vm::cgroup::Cgroups;
 use crate::vm::{Threads, Vm};
 use anyhow::{Context as _, Result, anyhow, bail};
 use reprieve_guard::Policy;
 use reprieve_init::protocol::{Command, Workload};
 use serde_json::Value;
-use std::fs;
-use std::path::PathBuf;
-use std::time::Duration;
 
 /// Returns a line for each thing that was seen.
 pub fn check(setup: &GuestSetup, vms: &[Vm]) -> Result<Vec<String>> {
@@ -23,8 +21,6 @@ pub fn check(setup: &GuestSetup, vms: &[Vm]) -> Result<Vec<String>> {
     let mut lines = vec![policies(setup, &mut guard, vms)?];
     lines.push(moved(setup, &mut guard, vms)?);
     lines.push(grown(setup, &mut guard)?);
-    lines.push(limited(setup, &mut guard, vms)?);
-    lines.push(cpus(setup, &mut guard, vms)?);
     guard.end(setup, End::Signal)?;
     lines.push(classes(setup, vms)?);
     Ok(lines)
@@ -32,7 +28,7 @@ pub fn check(setup: &GuestSetup, vms: &[Vm]) -> Result<Vec<String>> {
 
 /// The output of `reprieve guard ARGS`.
 fn ask(args: &[&str]) -> Result<String> {
-    let output = command()?.arg("guard").args(args).output()?;
+    let output = own_command().map_err(anyhow::Error::msg)?.arg("guard").args(args).output()?;
     if !output.status.success() {
         bail!("guard {args:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
@@ -98,53 +94,35 @@ fn policies(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String>
     Ok("guard set: one VM's policy plain and full again; the other one's untouched".into())
 }
 
-/// The weight of the VM's new cgroup is its own from then on.
+/// The weight of the VM's new cgroup is its own. If that cgroup has a CPU limit, the kernel
+/// schedules the VM. Once it has left, all is as before.
 fn moved(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
     setup.progress.step("guard, and a VM that moves to another cgroup");
-    let cgroup = Cgroup::make()?;
-    cgroup.write("cpu.weight", "300")?;
-    let pid = vms[0].threads().pid();
-    let weight = |guard: &mut Guard| {
-        Ok::<_, anyhow::Error>(of(&guard.line(setup)?, &vms[0])?["weight"].as_u64())
-    };
-    let before = weight(guard)?.ok_or_else(|| anyhow!("no weight"))?;
-    let moved = cgroup.take(pid)?;
-    wait(
-        setup,
-        "the weight of the new cgroup",
-        || Ok((weight(guard)? == Some(300)).then_some(())),
-    )?;
-    drop(moved);
-    wait(setup, "the weight of the old cgroup", || {
-        Ok((weight(guard)? == Some(before)).then_some(()))
-    })?;
-    Ok(format!("a VM moved to another cgroup and back: its weight {before}, 300, {before}"))
-}
-
-/// The kernel schedules a VM in a cgroup with a CPU limit, and guard does once it has left.
-fn limited(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
-    setup.progress.step("guard, and a VM in a cgroup with a CPU limit");
-    let cgroup = Cgroup::make()?;
-    cgroup.write("cpu.max", "50000 100000")?;
-    let moved = cgroup.take(vms[0].threads().pid())?;
+    let weight = CpuControl { weight: 300, max_percent: None };
+    let cgroup = Cgroups::open(true)?.make("moved", weight)?;
     let limit = cgroup.path.join("cpu.max").display().to_string();
-    let mut says = |what: &str, named: bool| {
+    let mut says = |what: &str, weight: u64, limited: bool| {
         wait(setup, what, || {
             let now = guard.line(setup)?;
-            let trouble = of(&now, &vms[0])?["trouble"].as_str().unwrap_or_default();
-            Ok((trouble.contains(&limit) == named).then_some(()))
+            let own = of(&now, &vms[0])?;
+            let named = own["trouble"].as_str().unwrap_or_default().contains(&limit);
+            Ok((own["weight"] == weight && named == limited).then_some(()))
         })
     };
-    says("guard to name the limit", true)?;
+    cgroup.take(vms[0].threads().pid())?;
+    says("the weight of the new cgroup", 300, false)?;
+    cgroup.write("cpu.max", "50000 100000")?;
+    says("guard to name the limit", 300, true)?;
     let tid = vms[0].threads().vcpus()[0] as libc::pid_t;
     // SAFETY: no memory is passed.
     let policy = unsafe { libc::sched_getscheduler(tid) };
     if policy != libc::SCHED_OTHER {
         bail!("a vCPU with a CPU limit has policy {policy}");
     }
-    drop(moved);
-    says("guard to take the VM again", false)?;
-    Ok("a VM in a cgroup with a CPU limit: left to the kernel, and taken again afterwards".into())
+    // Back to the root.
+    drop(cgroup);
+    says("guard to take the VM again", 100, false)?;
+    Ok("a VM moved to another cgroup and back: its weight followed; with a CPU limit, it was left to the kernel".into())
 }
 
 /// A vCPU that is added to a VM that runs counts as that VM's.
@@ -183,51 +161,6 @@ fn grown(setup: &GuestSetup, guard: &mut Guard) -> Result<String> {
     Ok("a VM got another vCPU: its time counts as the VM's".into())
 }
 
-/// A CPU goes and comes: guard schedules again by itself, and its counters go on.
-fn cpus(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
-    let online = PathBuf::from("/sys/devices/system/cpu/cpu1/online");
-    if !online.exists() {
-        return Ok("no second CPU that could go: not checked".into());
-    }
-    setup.progress.step("guard, and a CPU that goes and comes");
-    let back = Online(online);
-    // The CPU time of these two VMs: others that have ended are still there for a while.
-    let total = |all: &Value| -> u64 {
-        let own = vms.iter().filter_map(|vm| of(all, vm).ok());
-        own.filter_map(|own| own["on_cpu_ns"].as_u64()).sum()
-    };
-    let mut ran = total(&guard.line(setup)?);
-    for (restarts, state) in [(1, "0"), (2, "1")] {
-        fs::write(&back.0, state).with_context(|| back.0.display().to_string())?;
-        wait(setup, "guard to be loaded again", || {
-            let now = guard.line(setup)?;
-            if total(&now) < ran {
-                bail!("counters fell: {now}");
-            }
-            ran = total(&now);
-            Ok((now["restarts"].as_u64() >= Some(restarts)).then_some(()))
-        })?;
-        super::progress(setup, vms).context("after a CPU went or came")?;
-        let goal = total(&guard.line(setup)?) + PROGRESS_NS;
-        wait(setup, "guard to schedule with other CPUs", || {
-            Ok((total(&guard.line(setup)?) > goal).then_some(()))
-        })?;
-    }
-    // While it is being loaded again, which takes from a fraction of a second to seconds.
-    for pause in [50, 200, 800] {
-        for state in ["0", "1"] {
-            fs::write(&back.0, state).with_context(|| back.0.display().to_string())?;
-            setup.sleep(Duration::from_millis(pause))?;
-        }
-    }
-    let goal = total(&guard.line(setup)?) + PROGRESS_NS;
-    wait(setup, "guard to schedule with CPUs that went and came quickly", || {
-        Ok((total(&guard.line(setup)?) > goal).then_some(()))
-    })?;
-    super::progress(setup, vms).context("after CPUs went and came quickly")?;
-    Ok("a CPU went and came, slowly and quickly: loaded again, counters go on".into())
-}
-
 /// A vCPU with a real-time priority keeps that, and another one is an ordinary thread again
 /// afterwards.
 fn classes(setup: &GuestSetup, vms: &[Vm]) -> Result<String> {
@@ -259,12 +192,3 @@ fn classes(setup: &GuestSetup, vms: &[Vm]) -> Result<String> {
 }
 
 const SCHED_EXT: libc::c_int = 7;
-
-/// The CPU's file; it is online again when this is dropped.
-struct Online(PathBuf);
-
-impl Drop for Online {
-    fn drop(&mut self) {
-        let _ = fs::write(&self.0, "1");
-    }
-}

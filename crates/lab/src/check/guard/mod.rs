@@ -4,7 +4,6 @@
 //! time. Nobody is stuck then, and nothing stays reserved. It goes on while its host changes. Where
 //! the kernel has no sched_ext, `guard` says so and changes nothing.
 
-mod cgroup;
 mod changes;
 pub(super) mod latency;
 pub mod many;

@@ -3,6 +3,7 @@
 
 use super::super::guest_setup::GuestSetup;
 use super::{LIMIT, PROGRESS_NS, STATE, sum, wait};
+use crate::host_scheduler::own_command;
 use crate::limit::scaled;
 use crate::process;
 use crate::unit;
@@ -12,25 +13,11 @@ use reprieve_guard::Policy;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command as Process, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 
 /// "S" ends a scheduler.
 const SYSRQ: &str = "/proc/sysrq-trigger";
-
-/// This program, as it was started: in a lab host, through a loader of its own.
-pub fn command() -> Result<Process> {
-    let line = fs::read_to_string("/proc/self/cmdline")?;
-    let mut argv: Vec<String> = line.split_terminator('\0').map(String::from).collect();
-    let arguments = std::env::args().count().saturating_sub(1);
-    argv.truncate(argv.len().saturating_sub(arguments).max(1));
-    if let [program] = &mut argv[..] {
-        *program = std::env::current_exe()?.display().to_string();
-    }
-    let mut command = Process::new(&argv[0]);
-    command.args(&argv[1..]);
-    Ok(command)
-}
 
 fn stock_is_back(setup: &GuestSetup) -> Result<()> {
     let back = || Ok((fs::read_to_string(STATE)?.trim() == "disabled").then_some(()));
@@ -74,7 +61,7 @@ fn reserved() -> [String; 2] {
 impl Guard {
     fn spawn(policy: Policy, more: &[&str]) -> Result<Guard> {
         let reserved = reserved();
-        let mut command = command()?;
+        let mut command = own_command().map_err(anyhow::Error::msg)?;
         command.args(["guard", "--json", "--interval", "200ms", "--policy"]);
         command.arg(policy.name()).args(more).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -113,18 +100,6 @@ impl Guard {
         let said = guard.said();
         let refused = status.code() == Some(1) && said.lines().count() == 1;
         Ok((said, refused))
-    }
-
-    /// Waits until it has ended by itself, with status 1, and the stock scheduler is back; returns
-    /// what it said.
-    pub fn gives_up(mut self, setup: &GuestSetup) -> Result<String> {
-        let status = process::wait(&mut self.child, "guard", scaled(LIMIT), setup.cancel)?;
-        let said = self.said();
-        if status.code() != Some(1) || !said.contains("stock scheduler is back") {
-            bail!("guard ended with {status}: {said}");
-        }
-        stock_is_back(setup)?;
-        Ok(said)
     }
 
     /// The next line of JSON.
