@@ -19,13 +19,10 @@ use reprieve_watch::show::{activity, prometheus};
 use reprieve_watch::{StandIns, Which};
 use serde::Serialize;
 use serde_json::json;
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 #[derive(Args)]
@@ -34,11 +31,11 @@ pub struct GuardArgs {
     #[command(subcommand)]
     command: Option<Command>,
     /// The policy for preempted vCPUs
-    #[arg(long, default_value = Policy::default().name(), value_parser = policy_parser())]
+    #[arg(long, default_value = Policy::default().name(), value_parser = named(Policy::ALL, Policy::name))]
     policy: Policy,
-    /// The scheduler: one of our own (Linux 6.12 or newer, with CONFIG_SCHED_CLASS_EXT),
+    /// The scheduler: one of our own (Linux 7.1 or newer, with CONFIG_SCHED_CLASS_EXT),
     /// or the stock one
-    #[arg(long, default_value = Backend::default().name(), value_parser = backend_parser())]
+    #[arg(long, default_value = Backend::default().name(), value_parser = named(Backend::ALL, Backend::name))]
     backend: Backend,
     /// The age of a grace period from which on vCPUs that hold it up are rescued whatever they have
     /// used, and get further ahead of their turns. It bounds no grace period
@@ -52,9 +49,9 @@ pub struct GuardArgs {
     /// done for them. Needs no sched_ext
     #[arg(long)]
     dry_run: bool,
-    /// Where guard notes what is to be given back
-    #[arg(long, value_name = "DIR", default_value = guard::JOURNALS, hide = true)]
-    journal: PathBuf,
+    /// Where guard has its lock
+    #[arg(long, value_name = "DIR", default_value = guard::LOCK, hide = true)]
+    lock: PathBuf,
     /// The share of each CPU that VMs have where ordinary or real-time threads would take all
     /// (sched-ext)
     #[arg(long, value_name = "PERCENT", default_value = "50%", value_parser = percent)]
@@ -92,7 +89,7 @@ struct SetArgs {
     #[arg(long, value_name = "NAME|PID")]
     vm: Option<String>,
     /// The policy for its preempted vCPUs
-    #[arg(long, value_parser = policy_parser())]
+    #[arg(long, value_parser = named(Policy::ALL, Policy::name))]
     policy: Policy,
 }
 
@@ -105,29 +102,26 @@ struct ShowArgs {
 
 #[derive(Args)]
 struct RestoreArgs {
-    /// Where guard notes what is to be given back
-    #[arg(long, value_name = "DIR", default_value = guard::JOURNALS, hide = true)]
-    journal: PathBuf,
+    /// Where guard has its lock
+    #[arg(long, value_name = "DIR", default_value = guard::LOCK, hide = true)]
+    lock: PathBuf,
     /// Print what was given back as JSON
     #[arg(long)]
     json: bool,
 }
 
-fn policy_parser() -> impl TypedValueParser<Value = Policy> {
-    let named = |name: String| Policy::ALL.into_iter().find(|policy| policy.name() == name);
-    PossibleValuesParser::new(Policy::ALL.map(Policy::name))
-        .try_map(move |name| named(name).ok_or("no such policy"))
+/// One of `all` by its name.
+fn named<T: Copy + Send + Sync + 'static, const N: usize>(
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    let find = move |asked: String| all.into_iter().find(|&one| name(one) == asked);
+    PossibleValuesParser::new(all.map(name)).try_map(move |asked| find(asked).ok_or("no such name"))
 }
 
 fn percent(text: &str) -> Result<u8, String> {
     let number = text.strip_suffix('%').unwrap_or(text).parse();
     number.ok().filter(|n| *n <= 100).ok_or_else(|| "give 0% to 100%".into())
-}
-
-fn backend_parser() -> impl TypedValueParser<Value = Backend> {
-    let named = |name: String| Backend::ALL.into_iter().find(|backend| backend.name() == name);
-    PossibleValuesParser::new(Backend::ALL.map(Backend::name))
-        .try_map(move |name| named(name).ok_or("no such backend"))
 }
 
 /// A line of `--json`.
@@ -153,7 +147,7 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
     match &args.command {
         Some(Command::Set(args)) => return set(args),
         Some(Command::Show(args)) => return show(args),
-        Some(Command::Restore(args)) => return restore(&args.journal, args.json),
+        Some(Command::Restore(args)) => return restore(&args.lock, args.json),
         None => (),
     }
     let cancel = cancel_on_signal()?;
@@ -162,7 +156,7 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         backend: args.backend,
         policy: args.policy,
         max_hold: args.max_hold,
-        journal: args.journal.clone(),
+        lock: args.lock.clone(),
         vms: if args.vm.is_empty() { Which::All } else { Which::Named(args.vm.clone()) },
         dry_run: args.dry_run,
         reserve: args.reserve,
@@ -171,7 +165,6 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
     };
     let listener = args.prometheus.map(prometheus::Server::listen).transpose()?;
     let mut guard = guard::start(&options)?;
-    end_in_time(cancel.flag())?;
     let control = (args.backend == Backend::SchedExt).then(Control::listen);
     let control = control.and_then(|control| {
         let warn = |error| {
@@ -208,8 +201,6 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
     }
     let mut last: Option<Statistics> = None;
     let mut prints = args.json;
-    // For the summary of `--for`, which is about VMs that ended, too: by process and name.
-    let mut seen = BTreeMap::new();
     let mut missing = Missing::of(&args.vm);
     let (flag, length) = (cancel.flag(), args.length);
     let done =
@@ -224,14 +215,7 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
                     tell(format!("no more statistics: {error:#}"));
                 }
             }
-            if statistics.restarts > last.as_ref().map_or(0, |last| last.restarts) {
-                tell("CPUs came or went: guard was loaded again");
-            }
             missing.note(statistics.vms.iter().map(|vm| (vm.pid, vm.name.as_str())));
-            if length.is_some() {
-                let vms = statistics.vms.iter();
-                seen.extend(vms.map(|vm| ((vm.pid, vm.name.clone()), vm.clone())));
-            }
             last = Some(statistics.clone());
             anyhow::Ok(())
         });
@@ -244,51 +228,13 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         }
         tell(missing_ones);
     }
-    if let (false, Some(last)) = (args.json, &mut last) {
-        add_ended(last, seen);
+    if let (false, Some(last)) = (args.json, &last) {
         print(&match last.backend {
             Backend::SchedExt => summary(last),
             Backend::Eevdf => slices(last),
         })?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Adds those of the VMs `seen` that are no longer there.
-fn add_ended(last: &mut Statistics, seen: BTreeMap<(u32, String), VmStatistics>) {
-    let there = |vm: &VmStatistics| last.vms.iter().any(|l| l.pid == vm.pid && l.name == vm.name);
-    let mut ended: Vec<VmStatistics> = seen.into_values().filter(|vm| !there(vm)).collect();
-    ended.iter_mut().for_each(|vm| vm.trouble = Some("ended".into()));
-    last.vms.append(&mut ended);
-}
-
-/// How long guard may take to end.
-const END: Duration = Duration::from_secs(60);
-const END_STEP: Duration = Duration::from_secs(1);
-
-/// If guard has not ended one minute after `end` was set, ends the process: a VMM may have mapped a
-/// file that does not answer. Then the kernel removes the scheduler, and the supervisor gives
-/// slices back.
-fn end_in_time(end: Arc<AtomicBool>) -> Result<()> {
-    let wait = move || {
-        while !end.load(Ordering::Relaxed) {
-            thread::sleep(END_STEP);
-        }
-        thread::sleep(END);
-        // Standard error may be full.
-        let why = format!(
-            "guard could not end within {END:?}: the memory of a VM, or whoever reads guard's output, does not answer"
-        );
-        let _ = thread::Builder::new().spawn(move || tell(why));
-        thread::sleep(Duration::from_secs(1));
-        // A thread that cannot be killed would keep them open, and with them the scheduler.
-        // SAFETY: whoever uses one of them gets an error, and this process ends.
-        unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
-        // SAFETY: ends the process, without waiting for anybody.
-        unsafe { libc::_exit(1) };
-    };
-    thread::Builder::new().name("guard-end".into()).spawn(wait)?;
-    Ok(())
 }
 
 fn set(args: &SetArgs) -> Result<ExitCode> {
@@ -313,8 +259,8 @@ fn stand_ins(file: &Path) -> Result<StandIns> {
     serde_json::from_str(&text).with_context(|| format!("{}: no stand-ins", file.display()))
 }
 
-fn restore(journals: &Path, json: bool) -> Result<ExitCode> {
-    let restored = undo::restore(journals)?;
+fn restore(lock: &Path, json: bool) -> Result<ExitCode> {
+    let restored = undo::restore(lock)?;
     if json {
         print_json(&json!({
             "threads": restored.threads, "cpus": restored.cpus, "active": restored.active, "failed": restored.failed,
@@ -396,11 +342,8 @@ fn times(statistics: &Statistics) -> String {
 /// The announcements of the guest's programs.
 fn announced(region: &RegionStatistics) -> String {
     let mut text = format!(
-        "  sections that its programs announced: preemptions {} avoided, {} suffered; told of {} changes, {:.3} ms late on average\n",
-        region.avoided,
-        region.suffered,
-        region.changes,
-        region.late_ns as f64 / 1e6 / region.changes.max(1) as f64,
+        "  sections that its programs announced: preemptions {} avoided, {} suffered\n",
+        region.avoided, region.suffered,
     );
     if let Some(trouble) = &region.trouble {
         text += &format!("  its programs are told nothing: {}\n", plain(trouble));
@@ -414,11 +357,10 @@ fn grants(what: &str, granted: &Granted) -> String {
         return String::new();
     }
     format!(
-        "  {what}: {} times, {:.1} ms in all, {:.3} ms at most; {} ran out, {} refused\n",
+        "  {what}: {} times, {:.1} ms in all, {:.3} ms at most; {} refused\n",
         granted.count,
         granted.total_ns as f64 / 1e6,
         granted.max_ns as f64 / 1e6,
-        granted.expired,
         granted.refused,
     )
 }
@@ -428,28 +370,6 @@ mod tests {
     use super::*;
     use reprieve_guard::{Preempted, Times};
     use reprieve_watch::model::Class;
-
-    #[test]
-    fn the_summary_has_vms_that_ended() {
-        let vm = |name: &str, vcpus| VmStatistics {
-            name: name.into(),
-            vcpus,
-            ..VmStatistics::default()
-        };
-        let mut last = Statistics {
-            vms: vec![vm("db", 2)],
-            ..Statistics::new(Backend::SchedExt, Policy::Full)
-        };
-        let before = [vm("db", 1), vm("web", 4)];
-        add_ended(&mut last, before.map(|vm| ((vm.pid, vm.name.clone()), vm)).into());
-        for dry_run in [false, true] {
-            last.dry_run = dry_run;
-            let text = summary(&last);
-            let web = text.split("\nweb: 4 vCPUs").nth(1).unwrap();
-            assert!(text.contains("\ndb: 2 vCPUs") && web.ends_with("\n  ended\n"), "{text}");
-            assert_eq!(text.matches("ended").count(), 1, "{text}");
-        }
-    }
 
     #[test]
     fn the_summary_counts_critical_sections_only() {
@@ -463,20 +383,8 @@ mod tests {
                 preempted(Class::Reader, 3, 10),
                 preempted(Class::Softirq, 1, 7),
             ],
-            extended: Granted {
-                count: 20,
-                total_ns: 1_500_000,
-                max_ns: 900_000,
-                expired: 3,
-                refused: 1,
-            },
-            region: Some(RegionStatistics {
-                suffered: 2,
-                avoided: 40,
-                changes: 10,
-                late_ns: 5_000_000,
-                ..RegionStatistics::default()
-            }),
+            extended: Granted { count: 20, total_ns: 1_500_000, max_ns: 900_000, refused: 1 },
+            region: Some(RegionStatistics { suffered: 2, avoided: 40, trouble: None }),
             ..VmStatistics::default()
         };
         let statistics = Statistics {
@@ -492,17 +400,10 @@ mod tests {
         let decisions = "4 decisions of 100 ns on average, 90 ns in the median; 99 % took 132 ns";
         assert!(text.contains(decisions), "{text}");
         assert!(
-            text.contains(
-                "extended: 20 times, 1.5 ms in all, 0.900 ms at most; 3 ran out, 1 refused"
-            ),
+            text.contains("extended: 20 times, 1.5 ms in all, 0.900 ms at most; 1 refused"),
             "{text}"
         );
-        assert!(
-            text.contains(
-                "announced: preemptions 40 avoided, 2 suffered; told of 10 changes, 0.500 ms"
-            ),
-            "{text}"
-        );
+        assert!(text.contains("announced: preemptions 40 avoided, 2 suffered"), "{text}");
         assert!(!text.contains("rescued") && !text.contains('\u{1b}'), "{text}");
     }
 }

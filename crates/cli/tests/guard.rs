@@ -58,11 +58,11 @@ fn who_asks_a_guard_that_does_not_run_is_told() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_written_is_named() {
+fn a_lock_that_cannot_be_taken_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let output = guard(&["--backend", "eevdf", "--journal", file.to_str().unwrap()]);
+    let output = guard(&["--backend", "eevdf", "--lock", file.to_str().unwrap()]);
     let said = said(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
     if said.contains("guard cannot work here") {

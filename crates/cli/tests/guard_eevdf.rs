@@ -15,17 +15,17 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-fn guard(journal: &Path, args: &[&str]) -> Command {
+fn guard(lock: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_reprieve"));
-    command.arg("guard").arg("--journal").arg(journal).args(args);
+    command.arg("guard").arg("--lock").arg(lock).args(args);
     command
 }
 
 /// A guard of that VM alone.
-fn start(journal: &Path, vm: u32) -> (Child, BufReader<ChildStdout>) {
+fn start(lock: &Path, vm: u32) -> (Child, BufReader<ChildStdout>) {
     let vm = vm.to_string();
     let args = ["--backend", "eevdf", "--vm", &vm, "--json", "--interval", "1h"];
-    let mut command = guard(journal, &args);
+    let mut command = guard(lock, &args);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let out = BufReader::new(child.stdout.take().unwrap());
     (child, out)
@@ -72,16 +72,13 @@ fn what_the_scheduler_would_do(name: &str, vm: u32) {
     };
     let (of, would) = (&seen["vms"][0], &seen["vms"][0]["would"]);
     assert_eq!((&seen["dry_run"], &of["pid"]), (&true.into(), &vm.into()));
-    let mut times = 0;
     for class in would["extend"].as_array().unwrap() {
         let all = of["preempted"].as_array().unwrap();
         let same = all.iter().find(|of| of["class"] == class["class"]).unwrap();
         // Readers in other classes are a part of those.
         let part = !critical.contains(&class["class"].as_str().unwrap());
         assert!(part || class["count"] == same["suffered"], "{seen}");
-        times += class["count"].as_u64().unwrap();
     }
-    assert_eq!(would["granted_at_most_ns"], times * 1_000_000, "{seen}");
     let rescue = |field: &str| would["rescue"][field].as_u64().unwrap();
     assert!(rescue("graces") > 0 && rescue("count") >= rescue("graces"), "{seen}");
     // The program may be between the two.
@@ -97,9 +94,9 @@ fn what_the_scheduler_would_do(name: &str, vm: u32) {
 #[test]
 fn no_slice_stays_short() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = dir.path().join("journal");
+    let lock = dir.path().join("lock");
     if let Err(why) = slice::supported() {
-        let refused = guard(&journal, &["--backend", "eevdf"]).output().unwrap();
+        let refused = guard(&lock, &["--backend", "eevdf"]).output().unwrap();
         assert_eq!(refused.status.code(), Some(1));
         assert!(String::from_utf8_lossy(&refused.stderr).contains(&why));
         return;
@@ -116,27 +113,27 @@ fn no_slice_stays_short() {
     let slices = || vcpus.iter().map(|&tid| slice::get(tid).unwrap()).collect::<Vec<_>>();
     let restored = || slices().iter().all(|&slice| slice == default);
     let short = || slices().iter().all(|&slice| slice == SHORT);
-    let journals = || fs::read_dir(&journal).map_or(0, |entries| entries.count());
+    let locks = || fs::read_dir(&lock).map_or(0, |entries| entries.count());
     let restore = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_reprieve"));
-        command.args(["guard", "restore", "--journal"]).arg(&journal);
+        command.args(["guard", "restore", "--lock"]).arg(&lock);
         command
     };
     let supervisor = || {
-        let path = fs::read_dir(&journal).unwrap().next().unwrap().unwrap().path();
+        let path = fs::read_dir(&lock).unwrap().next().unwrap().unwrap().path();
         let text = fs::read_to_string(path).unwrap();
         text.split_whitespace().nth(1).unwrap().parse::<u32>().unwrap()
     };
     assert!(restored(), "{:?}", slices());
 
     what_the_scheduler_would_do(&named, vm);
-    assert!(restored() && journals() == 0, "{:?}", slices());
+    assert!(restored() && locks() == 0, "{:?}", slices());
 
     // guard shortens slices, and restores them at its end.
-    let (mut child, mut out) = start(&journal, vm);
+    let (mut child, mut out) = start(&lock, vm);
     assert_eq!(line(&mut out)["event"], "ready");
     wait_until(short);
-    let second = guard(&journal, &["--backend", "eevdf"]).output().unwrap();
+    let second = guard(&lock, &["--backend", "eevdf"]).output().unwrap();
     assert_eq!(second.status.code(), Some(1));
     let why = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(why.contains("guard runs already"), "{why}");
@@ -149,12 +146,12 @@ fn no_slice_stays_short() {
     let elsewhere = elsewhere.args(command.get_args()).output().unwrap();
     let why = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
     assert!(!elsewhere.status.success() && why.contains("PID namespace"), "{why}");
-    assert_eq!(journals(), 1);
+    assert_eq!(locks(), 1);
     signal(child.id(), libc::SIGTERM);
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();
     assert!(child.wait().unwrap().success());
-    assert!(restored() && journals() == 0, "{:?}", slices());
+    assert!(restored() && locks() == 0, "{:?}", slices());
     let last: Value = serde_json::from_str(rest.lines().last().unwrap()).unwrap();
     assert_eq!(
         (&last["vms"][0]["short"], &last["vms"][0]["vcpus"]),
@@ -163,24 +160,24 @@ fn no_slice_stays_short() {
     );
 
     // Killed while slices are short.
-    let (mut child, mut out) = start(&journal, vm);
+    let (mut child, mut out) = start(&lock, vm);
     assert_eq!(line(&mut out)["event"], "ready");
     wait_until(short);
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_until(|| restored() && journals() == 0);
+    wait_until(|| restored() && locks() == 0);
 
     // Its supervisor is killed: guard would leave slices short if it were, too, so it ends.
-    let (mut child, mut out) = start(&journal, vm);
+    let (mut child, mut out) = start(&lock, vm);
     assert_eq!(line(&mut out)["event"], "ready");
     wait_until(short);
     signal(supervisor(), libc::SIGKILL);
     out.read_to_string(&mut String::new()).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1));
-    assert!(restored() && journals() == 0, "{:?}", slices());
+    assert!(restored() && locks() == 0, "{:?}", slices());
 
-    // Killed together with its supervisor: the journal remains.
-    let (mut child, mut out) = start(&journal, vm);
+    // Killed together with its supervisor: the lock remains.
+    let (mut child, mut out) = start(&lock, vm);
     assert_eq!(line(&mut out)["event"], "ready");
     wait_until(short);
     // Stopped, guard cannot give slices back when its supervisor is killed.
@@ -198,8 +195,8 @@ fn no_slice_stays_short() {
         let stat = fs::read_to_string(format!("/proc/{supervisor}/stat"));
         stat.map_or(true, |stat| stat.rsplit_once(") ").unwrap().1.starts_with('Z'))
     });
-    assert!(short() && journals() == 1);
+    assert!(short() && locks() == 1);
     let given_back = restore().output().unwrap();
     assert!(given_back.status.success(), "{given_back:?}");
-    assert!(restored() && journals() == 0, "{:?}", slices());
+    assert!(restored() && locks() == 0, "{:?}", slices());
 }

@@ -7,8 +7,8 @@
  * between the policy, sched_ext and guests' memory.
  *
  * A vCPU waits in the queue of a CPU, by virtual time. CPUs take from each
- * other's queues where those are behind, and when they are idle. Rescued vCPUs
- * wait in a second queue of each CPU.
+ * other's queues where those are behind, and when they are idle. A CPU takes a
+ * vCPU that is rescued out of its queue, whichever that is.
  *
  * A slice ends in dispatch(), where the thread is still current: its guest's
  * memory is the program's user memory, so what the vCPU is doing can be read,
@@ -57,8 +57,8 @@ s32 BPF_PROG(guard_select_cpu, struct task_struct *p, s32 prev_cpu,
 	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags & ~SCX_WAKE_SYNC,
 				     &idle);
 	if (idle && task) {
-		task->used = 0;
-		task->why = WHY_TURN;
+		task->turn.used = 0;
+		task->turn.why = WHY_TURN;
 		place(task, cpu, 1);
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, SLICE_FOR_KERNEL, 0);
 	}
@@ -86,18 +86,18 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	now = bpf_ktime_get_ns();
-	task->used = 0;
-	task->why = WHY_TURN;
+	task->turn.used = 0;
+	task->turn.why = WHY_TURN;
 	/* The idle CPU's queue, so that no other CPU is before it. */
 	idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 	if (idle >= 0)
 		where = idle;
-	task->woken = !!(enq_flags & SCX_ENQ_WAKEUP);
+	task->wait.woken = !!(enq_flags & SCX_ENQ_WAKEUP);
 	insert.dsq_id = QUEUE_CPU + where;
-	insert.vtime = place(task, where, task->woken);
-	task->queued = 1;
-	if (!task->waits)
-		task->waits = now;
+	insert.vtime = place(task, where, task->wait.woken);
+	task->wait.queued = 1;
+	if (!task->wait.since)
+		task->wait.since = now;
 	/* clang describes a function of such a name where its address is taken.
 	 */
 	if (bpf_ksym_exists(__scx_bpf_dsq_insert_vtime))
@@ -131,17 +131,18 @@ void BPF_PROG(guard_update_idle, s32 where, _Bool idle)
 	if (!cpu)
 		return;
 	cpu->idle = idle;
+	if (idle)
+		cpu->why = WHY_TURN;
 	/* A waiting thread had claimed the CPU perhaps, and a thread of
 	 * another class was before it. */
-	if (!idle && waits_in_queues(where))
-		look_meanwhile(cpu, where, now);
+	if (!idle && scx_bpf_dsq_nr_queued(QUEUE_CPU + where) > 0)
+		look_within(cpu, where, LOOK_BUSY_NS, now);
 	if (!idle || policy_after(now, came) >= COMES_NS)
 		return;
 	scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
 	/* The kernel tells once that it is idle: again when the thread must be
 	 * there. */
-	if (looks_after(cpu, COMES_NS, now))
-		look_in(cpu, where, COMES_NS, now);
+	look_within(cpu, where, COMES_NS, now);
 }
 
 /* The thread leaves its queue, also because it gets a CPU. */
@@ -151,7 +152,7 @@ void BPF_PROG(guard_dequeue, struct task_struct *p, u64 deq_flags)
 	struct task *task = task_of(p);
 
 	if (task)
-		task->queued = 0;
+		task->wait.queued = 0;
 }
 
 SEC("struct_ops/guard_dispatch")
@@ -175,31 +176,23 @@ _Bool BPF_PROG(guard_yield, struct task_struct *from, struct task_struct *to)
 	u32 here = bpf_get_smp_processor_id(), there;
 	struct cpu *cpu = cpu_of(here);
 	struct task *waits = task_of(from), *task;
-	struct group *group;
-	struct guest *guest;
 
 	if (!waits || !cpu)
 		return 0;
 	if (to) {
 		task = task_of(to);
-		if (!task || !task->queued || !task->slot || !waits->slot ||
-		    task->vm != waits->vm)
+		if (!task || !task->wait.queued || !task->slot ||
+		    !waits->slot || task->vm != waits->vm ||
+		    !may_yield_to(task))
 			return 0;
-		group = group_of(task);
-		guest = guest_of(task);
-		if (!group || !guest)
-			return 0;
-		if (!may_yield_to(task, group)) {
-			add(&guest->yielded.refused, 1);
-			return 0;
-		}
 		there = kernel_allows(to, here) ? here : task->cpu;
-		if (there == here)
-			want(cpu, to->pid, WHY_YIELDED);
-		else if (!yield_there(there, to->pid, bpf_ktime_get_ns()))
+		if (there != here &&
+		    !yield_there(there, to->pid, bpf_ktime_get_ns()))
 			return 0;
+		if (there == here && cpu->wanted >> 32 != WHY_RESCUED)
+			want(cpu, to->pid, WHY_YIELDED);
 	}
-	cpu->yields = 1;
+	cpu->runs.yields = 1;
 	scx_bpf_task_set_slice(from, 0);
 	return 1;
 }
@@ -209,8 +202,10 @@ void BPF_PROG(guard_runnable, struct task_struct *p, u64 enq_flags)
 {
 	struct task *task = task_of(p);
 
-	if (task)
-		count_in(p, task, bpf_ktime_get_ns());
+	if (!task)
+		return;
+	resolve(p, task, bpf_ktime_get_ns());
+	join(task, bpf_ktime_get_ns());
 }
 
 SEC("struct_ops/guard_quiescent")
@@ -222,11 +217,11 @@ void BPF_PROG(guard_quiescent, struct task_struct *p, u64 deq_flags)
 		return;
 	/* Its turn goes on where only its mask or its priority changes. */
 	if (deq_flags & SCX_DEQ_SLEEP) {
-		task->why = WHY_TURN;
-		task->used = 0;
-		task->waits = 0;
+		task->turn.why = WHY_TURN;
+		task->turn.used = 0;
+		task->wait.since = 0;
 	}
-	task->queued = 0;
+	task->wait.queued = 0;
 	leave(task, bpf_ktime_get_ns());
 }
 
@@ -243,32 +238,32 @@ void BPF_PROG(guard_running, struct task_struct *p)
 		return;
 	now = bpf_ktime_get_ns();
 	/* The thread comes from another class while it runs. */
-	if (!task->placed)
+	if (!task->thread.placed)
 		place(task, where, 0);
 	task->cpu = where;
-	count_in(p, task, now);
-	task->queued = 0;
-	task->waits = 0;
-	task->ticked = 0;
-	task->awaits = 0;
-	task->spins_since = 0;
+	resolve(p, task, now);
+	join(task, now);
+	task->wait.queued = 0;
+	task->wait.since = 0;
+	task->wait.ticked = 0;
+	task->spin.awaits = 0;
+	task->spin.since = 0;
 	begin(task, now);
-	if (!task->why && !task->used)
+	if (!task->turn.why && !task->turn.used)
 		start(task, cpu);
-	cpu->why = task->why;
-	cpu->yields = 0;
-	show_thread(cpu, task);
-	cpu->pid = p->pid;
-	cpu->vm = task->slot ? task->vm + 1 : 0;
-	cpu->extends = 0;
-	cpu->watched = has_full(task);
+	cpu->why = task->turn.why;
+	cpu->runs.yields = 0;
+	cpu->runs.pid = p->pid;
+	cpu->runs.vm = task->slot ? task->vm + 1 : 0;
+	cpu->runs.extends = 0;
 	/* A thread that comes back after another class goes on with its turn,
 	 * as after a change of its CPUs. One whose turn was over comes back
 	 * from an extension. */
-	cpu->slice = policy_left(task->used ? task->length : turn_length(where),
-				 task->used, LOOK_EXTENDED_NS);
+	cpu->slice = policy_left(task->turn.used ? task->turn.length
+						 : turn_length(where),
+				 task->turn.used, LOOK_EXTENDED_NS);
 	cpu->turn = now;
-	cpu->enqueues = 0;
+	cpu->looks.local = 0;
 	cpu->chosen = 0;
 	look_soon(cpu, where, now);
 }
@@ -287,21 +282,22 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 	ran = cpu->turn ? now - cpu->turn : 0;
 	count_run(task, now);
 	/* The rest of a turn, after its end, is not part of it. */
-	if (!task->used || task->used + cpu->slice < task->length)
-		task->length = task->used + cpu->slice;
-	task->used += ran;
+	if (!task->turn.used ||
+	    task->turn.used + cpu->slice < task->turn.length)
+		task->turn.length = task->turn.used + cpu->slice;
+	task->turn.used += ran;
 	end_extension(task, !runnable, now);
 	if (has_full(task) && p == bpf_get_current_task_btf()) {
 		look(now);
-		task->noticed = noticed(task);
+		task->left.noticed = noticed(task);
 	}
 	count_favour(task, ran);
-	task->left = now;
+	task->left.at = now;
 	cpu->turn = 0;
-	cpu->vm = 0;
+	cpu->runs.vm = 0;
 	/* Another class takes the CPU, perhaps for long. */
-	if (runnable && !cpu->chosen && kernel_enqueues_local())
-		look_meanwhile(cpu, where, now);
+	if (runnable && !cpu->chosen)
+		look_within(cpu, where, LOOK_BUSY_NS, now);
 }
 
 /* The thread leaves for another class, perhaps for a moment: it keeps its
@@ -311,10 +307,10 @@ void BPF_PROG(guard_disable, struct task_struct *p)
 {
 	struct task *task = task_of(p);
 
-	if (!task || !task->placed)
+	if (!task || !task->thread.placed)
 		return;
 	task->thread.vtime -= queue_vtime(task);
-	task->placed = 0;
+	task->thread.placed = 0;
 }
 
 SEC("struct_ops/guard_enable")
@@ -360,8 +356,6 @@ s32 BPF_PROG(guard_init)
 		if (i >= settings.cpus)
 			break;
 		failed = scx_bpf_create_dsq(QUEUE_CPU + i, -1);
-		if (!failed)
-			failed = scx_bpf_create_dsq(QUEUE_RESCUE + i, -1);
 		if (failed)
 			return failed;
 	}
@@ -389,18 +383,18 @@ static __always_inline _Bool over(struct cpu *cpu, struct task *task, u32 where,
 	u64 ran = now - cpu->turn;
 	_Bool due, section;
 
-	if (task->extension.began)
-		due = now - task->extension.began >= MAX_EXTEND_NS;
+	if (task->extended)
+		due = now - task->extended >= MAX_EXTEND_NS;
 	else if (cpu->why == WHY_RESCUED)
-		due = rescue_over(task->used + ran);
+		due = rescue_over(task->turn.used + ran);
 	else
 		due = ran >= cpu->slice && waits(where);
 	if (due)
 		return 1;
-	if (!task->extension.began && !waits(where))
+	if (!task->extended && !waits(where))
 		return 0;
 	section = current_in_section(now);
-	return task->awaits || (task->extension.began && !section);
+	return task->spin.awaits || (task->extended && !section);
 }
 
 /* The same, after a look whom its guest waits for; sets when to look again. */
@@ -416,11 +410,12 @@ static __always_inline _Bool look_at_vcpu(struct cpu *cpu, struct timer *timer,
 		look(now);
 	ends = over(cpu, task, where, now);
 	/* Begun here, it is looked at in time. */
-	if (ends && !task->awaits && cpu->why != WHY_RESCUED &&
-	    !task->extension.began)
+	if (ends && !task->spin.awaits && cpu->why != WHY_RESCUED &&
+	    !task->extended)
 		ends = extend_current(now) != POLICY_STAY;
-	cpu->extends = !!task->extension.began;
-	if (cpu->extends || task->spins_since == now || cpu->why == WHY_RESCUED)
+	cpu->runs.extends = !!task->extended;
+	if (cpu->runs.extends || task->spin.since == now ||
+	    cpu->why == WHY_RESCUED)
 		timer->next = LOOK_EXTENDED_NS;
 	return ends;
 }
@@ -436,15 +431,13 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 	if (!active || !cpu)
 		return 0;
 	/* Kept there: the verifier would follow each value to the end. */
-	timer->next = settings.look_alone;
-	if (!cpu->turn && timer->next > LOOK_IDLE_NS)
-		timer->next = LOOK_IDLE_NS;
+	timer->next = cpu->turn ? LOOK_ALONE_NS : LOOK_IDLE_NS;
 	/* Near, while it is decided: a tick in between starts no timer. */
-	cpu->look = now;
+	cpu->looks.next = now;
 	if (cpu->turn) {
 		if (waits(where))
 			timer->next = until(cpu, now);
-		if (cpu->vm && cpu->pid == (u32)p->pid)
+		if (cpu->runs.vm && cpu->runs.pid == (u32)p->pid)
 			ends = look_at_vcpu(cpu, timer, where, now);
 		else
 			ends = now - cpu->turn >= cpu->slice && waits(where);
@@ -454,18 +447,17 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 			ends = behind(where, now) != where;
 		if (ends)
 			scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
-	} else if (waits_anywhere(where)) {
-		/* Only if it is idle: one may have come as it went idle. */
+	} else if (is_taken(cpu)) {
+		wake_another(where);
+	} else {
+		/* One may have come as it went idle, to any queue. */
 		scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
-		if (is_taken(cpu) && waits_in_queues(where)) {
-			wake_another(where);
-		}
 	}
 	look_at_local(cpu, timer, now);
 	rescue_pending(now);
 	account(now);
 	bpf_timer_start(&timer->timer, timer->next, BPF_F_TIMER_CPU_PIN);
-	cpu->look = now + timer->next;
+	cpu->looks.next = now + timer->next;
 	return 0;
 }
 
@@ -491,7 +483,7 @@ void BPF_PROG(guard_ticks, struct task_struct *p)
 	task = task_of(p);
 	guest = task ? guest_of(task) : 0;
 	if (guest && guest->full &&
-	    policy_after(now, guest->looked) >= LOOK_BUSY_NS)
+	    policy_after(now, guest->grace.looked) >= LOOK_BUSY_NS)
 		look(now);
 }
 

@@ -43,24 +43,16 @@ struct spin {
 	u32 for_owner;
 };
 
-struct granted {
-	u64 count;
-	u64 total_ns;
-	u64 max_ns;
-	u64 expired;
-	u64 refused;
+struct spins {
+	u32 used;
+	struct spin code[MAX_SPINS];
 };
 
-struct guest {
-	/* Written by user space while ready is 0, but for the weight and
-	 * the policy. */
-	u32 ready;
-	u32 weight;
+/* Where the guest keeps its RCU's state. */
+struct rcu {
 	u32 leaves_used;
 	u32 node_entry; /* offsets in the guest's task_struct */
 	u32 task_cpu;
-	u32 full; /* 0: its policy is plain */
-	u32 spins_used;
 	u64 kthread_task; /* addresses, or 0 */
 	u64 kthread_cpu;
 	u64 kthread_on_rq;
@@ -69,22 +61,45 @@ struct guest {
 	u64 jiffies;
 	struct leaf leaves[MAX_LEAVES];
 	u32 slots[MAX_GUEST_CPUS]; /* index in vcpus, plus 1, by guest CPU */
-	struct spin spins[MAX_SPINS];
+};
 
-	/* Written by the scheduler, from any CPU. */
-	u64 seq; /* the grace period that was last seen */
-	u64 seq_since;
+/* The guest's grace period, by the last look. */
+struct grace {
+	u64 seq; /* 0: there is none */
+	u64 since;
 	u64 looked;
 	u64 owes[MAX_LEAVES]; /* who holds it up */
 	u32 kthread; /* index in vcpus, plus 1, of the one where RCU's kthread
 		      * is ready to run; 0: it is not, or not known */
+};
+
+struct granted {
+	u64 count;
+	u64 total_ns;
+	u64 max_ns;
+	u64 refused;
+};
+
+/* What was done for the VM. */
+struct did {
 	u64 on_cpu_ns;
 	u64 avoided[CLASSES + 1]; /* the last: CLASS_ANNOUNCED */
 	struct granted extended;
 	struct granted rescued;
 	struct granted yielded;
 	u64 gave_way; /* turns that ended for the one that it spun for */
-	u64 ticks; /* expiries of the timer while its vCPU waited for a CPU */
+};
+
+/* The scheduler writes grace and did, from any CPU. User space writes the
+ * rest, and grace and what is about RCU only while ready is 0. */
+struct guest {
+	u32 ready;
+	u32 weight;
+	u32 full; /* 0: its policy is plain */
+	struct spins spins;
+	struct rcu rcu;
+	struct grace grace;
+	struct did did;
 };
 
 /* No class of preemptions, but of extensions: the vCPU was in no critical
@@ -94,7 +109,6 @@ enum { CLASS_ANNOUNCED = CLASSES };
 /* Set before loading. */
 struct settings {
 	u64 max_hold; /* --max-hold */
-	u64 look_alone; /* how often, at a CPU for which nobody waits */
 	u64 cpus; /* also those that are off */
 	u64 online;
 };

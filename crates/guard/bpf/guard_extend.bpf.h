@@ -35,9 +35,9 @@ spins_in(const struct guest *guest, const struct observation *seen)
 	u32 i;
 
 	for (i = 0; i < MAX_SPINS; i++) {
-		const struct spin *spin = &guest->spins[i];
+		const struct spin *spin = &guest->spins.code[i];
 
-		if (i >= guest->spins_used)
+		if (i >= guest->spins.used)
 			break;
 		if (seen->rip - spin->start < spin->bytes)
 			return spin;
@@ -55,16 +55,15 @@ spins_in(const struct guest *guest, const struct observation *seen)
 __noinline u64 spun_for(u32 vm, u32 slot, u32 here, u32 woken)
 {
 	struct guest *guest = bpf_map_lookup_elem(&guests, &vm);
-	struct group *group = bpf_map_lookup_elem(&groups, &vm);
 	u32 looked = 0, i, first;
 	u64 found = 0, left = 0;
 
-	if (!guest || !group)
+	if (!guest)
 		return 0;
 	first = bpf_get_prandom_u32();
 	bpf_for(i, 0, MAX_GUEST_CPUS)
 	{
-		u32 other = guest->slots[(first + i) % MAX_GUEST_CPUS];
+		u32 other = guest->rcu.slots[(first + i) % MAX_GUEST_CPUS];
 		struct task_struct *p;
 		struct task *task;
 		u32 *tid;
@@ -82,13 +81,14 @@ __noinline u64 spun_for(u32 vm, u32 slot, u32 here, u32 woken)
 			continue;
 		task = task_of(p);
 		if (task && task->slot == other + 1 && task->vm == vm &&
-		    task->queued && !task->why && task->woken >= woken &&
-		    (!found || policy_after(left, task->left) > 0) &&
-		    may_yield_to(task, group)) {
+		    task->wait.queued && !task->turn.why &&
+		    task->wait.woken >= woken &&
+		    (!found || policy_after(left, task->left.at) > 0) &&
+		    may_yield_to(task)) {
 			u64 where = kernel_allows(p, here) ? here : task->cpu;
 
 			found = where << 32 | *tid;
-			left = task->left;
+			left = task->left.at;
 		}
 		bpf_task_release(p);
 	}
@@ -104,15 +104,15 @@ static __always_inline _Bool yield_there(u32 where, u32 tid, u64 now)
 	if (!cpu || cpu->wanted || cpu->why)
 		return 0;
 	want(cpu, tid, WHY_YIELDED);
-	if (cpu->turn && !cpu->extends &&
+	if (cpu->turn && !cpu->runs.extends &&
 	    policy_after(now, cpu->turn + SLICE_NS / 2) >= 0)
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 	return 1;
 }
 
 /* Whether the vCPU, which is current and spins, gives its CPU to one that can
- * run here: then task->awaits is that one. One that runs elsewhere only is run
- * there. A vCPU that runs out of turn gives way to nobody. */
+ * run here: then task->spin.awaits is that one. One that runs elsewhere only is
+ * run there. A vCPU that runs out of turn gives way to nobody. */
 static __always_inline _Bool gives_way(struct task *task, u32 woken, u64 now)
 {
 	u32 here = bpf_get_smp_processor_id(), where;
@@ -122,9 +122,9 @@ static __always_inline _Bool gives_way(struct task *task, u32 woken, u64 now)
 	if (!cpu || cpu->why)
 		return 0;
 	/* Most wait for a moment. It is found twice, or at its turn's end. */
-	if (!task->spins_since)
-		task->spins_since = now;
-	if (policy_after(now, task->spins_since) < LOOK_EXTENDED_NS / 2 &&
+	if (!task->spin.since)
+		task->spin.since = now;
+	if (policy_after(now, task->spin.since) < LOOK_EXTENDED_NS / 2 &&
 	    policy_after(now, cpu->turn + cpu->slice) < 0)
 		return 0;
 	found = spun_for(task->vm, task->slot - 1, here, woken);
@@ -132,7 +132,7 @@ static __always_inline _Bool gives_way(struct task *task, u32 woken, u64 now)
 		return 0;
 	where = found >> 32;
 	if (where == here) {
-		task->awaits = found;
+		task->spin.awaits = found;
 		return 1;
 	}
 	yield_there(where, found, now);
@@ -147,8 +147,8 @@ static __always_inline _Bool gives_way(struct task *task, u32 woken, u64 now)
 static __always_inline _Bool runs_kthread(const struct guest *guest,
 					  const struct observation *seen)
 {
-	return guest->ready && guest->kthread_task &&
-	       seen->task_host == guest->kthread_task;
+	return guest->ready && guest->rcu.kthread_task &&
+	       seen->task_host == guest->rcu.kthread_task;
 }
 
 /* Whether the vCPU, which is current, is in a section that should end before
@@ -166,7 +166,7 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	struct vm *vm;
 
 	*class = CLASS_UNKNOWN;
-	task->awaits = 0;
+	task->spin.awaits = 0;
 	if (!vcpu || !guest || !guest->full)
 		return 0;
 	vm = bpf_map_lookup_elem(&vms, &index);
@@ -180,7 +180,7 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	if (spin)
 		return !gives_way(task, spin->for_owner, now) &&
 		       !spin->for_owner;
-	task->spins_since = 0;
+	task->spin.since = 0;
 	if (section)
 		return 1;
 	if (seen.announced) {
@@ -219,7 +219,7 @@ __noinline int extend_current(u64 now)
 
 	if (!task)
 		return POLICY_GO;
-	began = task->extension.began;
+	began = task->extended;
 	group = group_of(task);
 	guest = guest_of(task);
 	if (!group || !guest)
@@ -228,11 +228,11 @@ __noinline int extend_current(u64 now)
 	if (!section && !began)
 		return POLICY_GO;
 	bpf_spin_lock(&group->lock);
-	verdict = policy_extend(&task->extension, &group->budget, section, now);
+	verdict = policy_extend(&task->extended, &group->budget, section, now);
 	bpf_spin_unlock(&group->lock);
 	if (!began)
 		task->class = class;
-	granted = &guest->extended;
+	granted = &guest->did.extended;
 	if (verdict == POLICY_REFUSED) {
 		add(&granted->refused, 1);
 	} else if (verdict == POLICY_STAY) {
@@ -240,10 +240,9 @@ __noinline int extend_current(u64 now)
 			add(&granted->count, 1);
 	} else if (began) {
 		grant(granted, now - began);
-		if (verdict == POLICY_EXPIRED)
-			add(&granted->expired, 1);
-		else if (task->class <= CLASS_ANNOUNCED && !task->awaits)
-			add(&guest->avoided[task->class], 1);
+		if (verdict != POLICY_EXPIRED && !task->spin.awaits &&
+		    task->class <= CLASS_ANNOUNCED)
+			add(&guest->did.avoided[task->class], 1);
 	}
 	return verdict;
 }
@@ -255,14 +254,14 @@ static __always_inline void end_extension(struct task *task, _Bool slept,
 {
 	struct group *group = group_of(task);
 	struct guest *guest = guest_of(task);
-	u64 began = task->extension.began;
+	u64 began = task->extended;
 
 	if (!began || !group || !guest)
 		return;
 	bpf_spin_lock(&group->lock);
-	policy_extend(&task->extension, &group->budget, 0, now);
+	policy_extend(&task->extended, &group->budget, 0, now);
 	bpf_spin_unlock(&group->lock);
-	grant(&guest->extended, now - began);
+	grant(&guest->did.extended, now - began);
 	if (slept && task->class <= CLASS_ANNOUNCED)
-		add(&guest->avoided[task->class], 1);
+		add(&guest->did.avoided[task->class], 1);
 }

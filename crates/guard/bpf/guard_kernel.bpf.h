@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * sched_ext as the scheduler uses it, of Linux 7.0 and newer. All differences
+ * sched_ext as the scheduler uses it, of Linux 7.1 and newer. All differences
  * between kernels are here.
  */
 #ifndef REPRIEVE_GUARD_KERNEL_BPF_H
@@ -88,7 +88,6 @@ extern void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
 extern s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
 extern s32 scx_bpf_pick_idle_cpu(const struct cpumask *allowed,
 				 u64 flags) __ksym;
-extern _Bool scx_bpf_test_and_clear_cpu_idle(s32 cpu) __ksym;
 extern int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq_id,
 				u64 flags) __ksym;
 extern struct task_struct *
@@ -121,8 +120,8 @@ extern _Bool __scx_bpf_dsq_insert_vtime(
 	struct task_struct *p,
 	struct scx_bpf_dsq_insert_vtime_args *args) __ksym __weak;
 extern _Bool scx_bpf_task_set_slice(struct task_struct *p, u64 slice) __ksym;
-/* Since Linux 7.1 from everywhere. */
-extern void scx_bpf_dsq_reenq(u64 dsq_id, u64 flags) __ksym __weak;
+/* From everywhere, since Linux 7.1. */
+extern void scx_bpf_dsq_reenq(u64 dsq_id, u64 flags) __ksym;
 
 static __always_inline _Bool kernel_move(struct bpf_iter_scx_dsq *it,
 					 struct task_struct *p, u64 queue,
@@ -151,19 +150,6 @@ static __always_inline u32 kernel_any_cpu(struct task_struct *p)
 	cpu = bpf_cpumask_any_distribute(p->cpus_ptr);
 	bpf_rcu_read_unlock();
 	return cpu;
-}
-
-/* Whether the kernel can enqueue the threads in a CPU's local queue again. */
-static __always_inline _Bool kernel_enqueues_local(void)
-{
-	return bpf_ksym_exists(scx_bpf_dsq_reenq);
-}
-
-/* Has it do so for this CPU, soon. */
-static __always_inline void kernel_enqueue_local(void)
-{
-	if (bpf_ksym_exists(scx_bpf_dsq_reenq))
-		scx_bpf_dsq_reenq(SCX_DSQ_LOCAL, 0);
 }
 
 #endif

@@ -6,7 +6,7 @@
  * from.
  *
  * Invariant: a vCPU is in a local queue for some ms at most while its CPU is
- * taken, if the kernel can enqueue it again.
+ * taken.
  */
 #pragma once
 
@@ -18,13 +18,6 @@
 static __always_inline _Bool is_taken(const struct cpu *cpu)
 {
 	return cpu && !cpu->turn && !cpu->idle;
-}
-
-/* Brings the next look near. */
-static __always_inline void look_meanwhile(struct cpu *cpu, u32 where, u64 now)
-{
-	if (looks_after(cpu, LOOK_BUSY_NS, now))
-		look_in(cpu, where, LOOK_BUSY_NS, now);
 }
 
 /* A CPU is taken, and some wait in its queue: an idle CPU where the first may
@@ -52,15 +45,15 @@ __noinline int wake_another(u32 where)
 static __always_inline void look_at_local(struct cpu *cpu, struct timer *timer,
 					  u64 now)
 {
-	if (!kernel_enqueues_local() || cpu->turn)
+	if (cpu->turn)
 		return;
 	if (cpu->idle || scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) <= 0) {
-		cpu->enqueues = 0;
-	} else if (!cpu->enqueues) {
-		cpu->enqueues = now + LOOK_BUSY_NS;
+		cpu->looks.local = 0;
+	} else if (!cpu->looks.local) {
+		cpu->looks.local = now + LOOK_BUSY_NS;
 		timer->next = LOOK_BUSY_NS;
-	} else if (policy_after(now, cpu->enqueues) >= 0) {
-		kernel_enqueue_local();
-		cpu->enqueues = now + ENQUEUED_NS;
+	} else if (policy_after(now, cpu->looks.local) >= 0) {
+		scx_bpf_dsq_reenq(SCX_DSQ_LOCAL, 0);
+		cpu->looks.local = now + ENQUEUED_NS;
 	}
 }

@@ -11,10 +11,11 @@
 #pragma once
 
 /* How often a CPU's timer looks: in an extension, while others wait, while it
- * is idle. Else settings.look_alone. */
+ * is idle, and else: the tick looks for changes. */
 #define LOOK_EXTENDED_NS 100000
 #define LOOK_BUSY_NS 1000000
 #define LOOK_IDLE_NS 20000000
+#define LOOK_ALONE_NS 100000000
 
 #define CLOCK_MONOTONIC 1
 #define BPF_F_TIMER_CPU_PIN 2
@@ -45,7 +46,7 @@ static __always_inline void look_in(struct cpu *cpu, u32 where, u64 ns, u64 now)
 	if (!timer || where != bpf_get_smp_processor_id())
 		return;
 	if (!bpf_timer_start(&timer->timer, ns, BPF_F_TIMER_CPU_PIN))
-		cpu->look = now + ns;
+		cpu->looks.next = now + ns;
 }
 
 /* Time to the next look on a CPU that others wait for: to the end of the slice,
@@ -57,22 +58,27 @@ static __always_inline u64 until(const struct cpu *cpu, u64 now)
 
 	if (cpu->why == WHY_RESCUED || left < LOOK_EXTENDED_NS)
 		return LOOK_EXTENDED_NS;
-	if (left < LOOK_BUSY_NS || (!cpu->watched && !owing))
-		return left;
-	return LOOK_BUSY_NS;
+	return left < LOOK_BUSY_NS ? left : LOOK_BUSY_NS;
 }
 
 /* Whether the next look is more than ns away. One that is long past was lost.
  */
 static __always_inline _Bool looks_after(const struct cpu *cpu, s64 ns, u64 now)
 {
-	s64 ahead = policy_after(cpu->look, now);
+	s64 ahead = policy_after(cpu->looks.next, now);
 
 	return ahead > ns || ahead < -LOOK_BUSY_NS;
 }
 
-/* Brings the next look near if it is far away: the thread that runs is not
- * alone. */
+/* Brings the next look as near as ns if it is further away. */
+static __always_inline void look_within(struct cpu *cpu, u32 where, u64 ns,
+					u64 now)
+{
+	if (looks_after(cpu, ns, now))
+		look_in(cpu, where, ns, now);
+}
+
+/* The same, where the thread that runs is not alone. */
 static __always_inline void look_for_one(struct cpu *cpu, u32 where, u64 now)
 {
 	s64 near = cpu->why == WHY_RESCUED ? LOOK_EXTENDED_NS : LOOK_BUSY_NS;

@@ -88,11 +88,7 @@ struct policy_thread {
 	u64 began; /* when it got its CPU */
 	u64 rate; /* its group's, at that time */
 	u64 overrun; /* what it ran in rescues beyond their share */
-};
-
-/* Why a vCPU keeps its CPU beyond its slice. */
-struct policy_extension {
-	u64 began; /* 0: it does not */
+	u64 placed; /* vtime is absolute, not its lead before its queue */
 };
 
 /* The time that a VM has left for extensions. */
@@ -224,20 +220,6 @@ POLICY_FN void policy_spend(struct policy_thread *thread, u64 ran, int rescued,
 		thread->overrun = hold;
 }
 
-/* The vCPU ran for ran out of its turn; own is what it had borrowed before. */
-POLICY_FN void policy_borrow(u64 *own, struct policy_group *group, u64 ran)
-{
-	*own += ran;
-	group->borrowed += ran;
-}
-
-/* The vCPU has its turn: until it came, it has repaid all of that. */
-POLICY_FN void policy_repay(u64 *own, struct policy_group *group)
-{
-	group->borrowed -= *own < group->borrowed ? *own : group->borrowed;
-	*own = 0;
-}
-
 /* The weight that a vCPU of the VM has now. */
 POLICY_FN u64 policy_weight(const struct policy_group *group)
 {
@@ -357,17 +339,16 @@ POLICY_FN void policy_refill(struct policy_budget *budget, u64 now)
 		budget->left = most;
 }
 
-/* The slice of a thread is over, or somebody wants its CPU; section says
- * whether it is in a section that should end first. After each POLICY_STAY it
- * is asked again soon. */
-POLICY_FN enum policy_verdict policy_extend(struct policy_extension *extension,
-					    struct policy_budget *budget,
-					    int section, u64 now)
+/* The slice of a thread is over, or somebody wants its CPU; began: since when
+ * its slice is extended, or 0; section: whether it is in a section that should
+ * end first. After each POLICY_STAY it is asked again soon. */
+POLICY_FN enum policy_verdict
+policy_extend(u64 *began, struct policy_budget *budget, int section, u64 now)
 {
 	enum policy_verdict verdict;
 	u64 used;
 
-	if (!extension->began) {
+	if (!*began) {
 		if (!section)
 			return POLICY_GO;
 		policy_refill(budget, now);
@@ -375,17 +356,16 @@ POLICY_FN enum policy_verdict policy_extend(struct policy_extension *extension,
 			return POLICY_REFUSED;
 		/* Others of its VM may begin before this one ends. */
 		budget->left -= MAX_EXTEND_NS;
-		extension->began = now;
+		*began = now;
 		return POLICY_STAY;
 	}
-	used = policy_after(now, extension->began) > 0 ? now - extension->began
-						       : 0;
+	used = policy_after(now, *began) > 0 ? now - *began : 0;
 	if (section && used < MAX_EXTEND_NS)
 		return POLICY_STAY;
 	verdict = section ? POLICY_EXPIRED : POLICY_GO;
 	budget->left += MAX_EXTEND_NS;
 	budget->left -= used < budget->left ? used : budget->left;
-	extension->began = 0;
+	*began = 0;
 	return verdict;
 }
 
@@ -401,25 +381,20 @@ POLICY_FN u64 policy_debt_allowed(u64 age, u64 hold)
 	return SLICE_NS + age;
 }
 
-/* Whether a part of its debt would be forgiven if the vCPU ran for ns more out
- * of its turn, and so be a gain. load is as in policy_ahead. */
-POLICY_FN int policy_forgiven(const struct policy_thread *thread,
-			      const struct policy_group *group, u64 queue,
-			      u64 load, u64 ns)
+/* Whether the vCPU, or its VM as a whole, would be too far ahead if it ran for
+ * ns out of its turn, where it may be ahead by allowed; or a part of its debt
+ * would be forgiven then, and so be a gain. load is as in policy_ahead. */
+POLICY_FN int policy_too_far(const struct policy_thread *thread,
+			     const struct policy_group *group, u64 queue,
+			     u64 load, u64 ns, u64 allowed)
 {
 	u64 weight = policy_weight(group);
 	s64 ahead = policy_after(thread->vtime, queue);
 
-	return ahead + (s64)policy_scaled(ns, weight) >
-	       (s64)policy_ahead(weight, load);
-}
-
-/* Whether its VM as a whole would be too far ahead then, where a vCPU may be so
- * by allowed. */
-POLICY_FN int policy_overdrawn(const struct policy_group *group, u64 ns,
-			       u64 allowed)
-{
-	return group->borrowed + ns > POLICY_BORROWERS * allowed;
+	return policy_debt(thread, group, queue) + ns > allowed ||
+	       group->borrowed + ns > POLICY_BORROWERS * allowed ||
+	       ahead + (s64)policy_scaled(ns, weight) >
+		       (s64)policy_ahead(weight, load);
 }
 
 /* The work that a vCPU that holds up a grace period has to do for it. */
@@ -456,27 +431,20 @@ POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 		return POLICY_NOT_YET;
 	if (policy_after(now, left) < (s64)gap)
 		return POLICY_NOT_YET;
-	if (policy_debt(thread, group, queue) + ns > allowed ||
-	    policy_overdrawn(group, ns, allowed) ||
-	    policy_forgiven(thread, group, queue, load, ns))
-		return POLICY_IN_DEBT;
-	return POLICY_YES;
+	return policy_too_far(thread, group, queue, load, ns, allowed)
+		       ? POLICY_IN_DEBT
+		       : POLICY_YES;
 }
 
 /* Whether a vCPU to which another of its VM yields is scheduled next: not if it
- * gets too far ahead, nor if a part of its debt would be forgiven. Where a
- * slice is longer than a hold, it is the bound: else there would be none. */
-POLICY_FN enum policy_answer policy_yield(const struct policy_thread *thread,
-					  const struct policy_group *group,
-					  u64 queue, u64 load, u64 hold)
+ * gets too far ahead. Where a slice is longer than a hold, it is the bound:
+ * else there would be none. */
+POLICY_FN int policy_yield(const struct policy_thread *thread,
+			   const struct policy_group *group, u64 queue,
+			   u64 load, u64 hold)
 {
-	u64 most = hold > SLICE_NS ? hold : SLICE_NS;
-
-	if (policy_debt(thread, group, queue) + SLICE_NS > most ||
-	    policy_overdrawn(group, SLICE_NS, most) ||
-	    policy_forgiven(thread, group, queue, load, SLICE_NS))
-		return POLICY_IN_DEBT;
-	return POLICY_YES;
+	return !policy_too_far(thread, group, queue, load, SLICE_NS,
+			       hold > SLICE_NS ? hold : SLICE_NS);
 }
 
 /* Whether the vCPU that runs, and was charged, has another turn: it is before

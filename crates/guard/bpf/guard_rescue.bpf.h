@@ -39,14 +39,14 @@ static __always_inline void set_owing(u32 index, _Bool owes)
 /* The guest's gp_seq was read. Several CPUs may have done so. */
 static __always_inline void note_seq(struct guest *guest, u64 seq, u64 now)
 {
-	u64 before = guest->seq, next = seq & 3 ? seq : 0;
+	u64 before = guest->grace.seq, next = seq & 3 ? seq : 0;
 
 	if (next == before)
 		return;
 	/* Before the number is there, which says that it is valid. */
 	if (next && next >> 2 != before >> 2)
-		guest->seq_since = now;
-	__sync_val_compare_and_swap(&guest->seq, before, next);
+		guest->grace.since = now;
+	__sync_val_compare_and_swap(&guest->grace.seq, before, next);
 }
 
 /* Knowledge of the guest's grace-period kthread. */
@@ -64,21 +64,23 @@ static __always_inline void look_at_kthread(const struct guest *guest,
 	_Bool late;
 	u8 on_rq = 0;
 
-	if (!guest->kthread_cpu || !guest->kthread_on_rq)
+	if (!guest->rcu.kthread_cpu || !guest->rcu.kthread_on_rq)
 		return;
-	read_guest(&on_rq, guest->kthread_on_rq);
+	read_guest(&on_rq, guest->rcu.kthread_on_rq);
 	/* Since Linux 6.12 who sleeps may be there, too. Who was woken for a
 	 * vCPU without a CPU is not, until an interrupt of that vCPU puts it
 	 * there. */
-	if (guest->kthread_state && !read_guest(&state, guest->kthread_state))
+	if (guest->rcu.kthread_state &&
+	    !read_guest(&state, guest->rcu.kthread_state))
 		on_rq = state == GUEST_TASK_WAKING || (on_rq && !state);
-	late = guest->jiffies && guest->fqs_due &&
-	       !read_guest(&jiffies, guest->jiffies) &&
-	       !read_guest(&due, guest->fqs_due) && (s64)(jiffies - due) >= 0;
+	late = guest->rcu.jiffies && guest->rcu.fqs_due &&
+	       !read_guest(&jiffies, guest->rcu.jiffies) &&
+	       !read_guest(&due, guest->rcu.fqs_due) &&
+	       (s64)(jiffies - due) >= 0;
 	if (!on_rq && !late)
 		return;
 	kthread->ready = on_rq;
-	if (!read_guest(&cpu, guest->kthread_cpu))
+	if (!read_guest(&cpu, guest->rcu.kthread_cpu))
 		kthread->cpu = cpu;
 }
 
@@ -91,10 +93,11 @@ static __always_inline u32 blocked_cpu(const struct guest *guest,
 	u64 tasks = 0, host;
 	u32 cpu;
 
-	if (!leaf->gp_tasks || !guest->task_cpu ||
+	if (!leaf->gp_tasks || !guest->rcu.task_cpu ||
 	    read_guest(&tasks, leaf->gp_tasks) || !tasks)
 		return NO_CPU;
-	host = host_address(vm, tasks - guest->node_entry + guest->task_cpu,
+	host = host_address(vm,
+			    tasks - guest->rcu.node_entry + guest->rcu.task_cpu,
 			    sizeof(cpu));
 	if (!host || read_guest(&cpu, host))
 		return NO_CPU;
@@ -124,20 +127,20 @@ __noinline int look(u64 now)
 
 	if (!guest || !vm || !guest->ready || !vm->ready || !vm->gp_seq)
 		return 0;
-	guest->looked = now;
+	guest->grace.looked = now;
 	if (read_guest(&seq, vm->gp_seq))
 		return 0;
 	note_seq(guest, seq, now);
 	if (seq & 3)
 		look_at_kthread(guest, &kthread);
 	if (kthread.cpu < MAX_GUEST_CPUS)
-		slot = guest->slots[kthread.cpu & (MAX_GUEST_CPUS - 1)];
-	guest->kthread = kthread.ready ? slot : 0;
+		slot = guest->rcu.slots[kthread.cpu & (MAX_GUEST_CPUS - 1)];
+	guest->grace.kthread = kthread.ready ? slot : 0;
 	for (i = 0; i < MAX_LEAVES; i++) {
-		struct leaf *leaf = &guest->leaves[i];
+		struct leaf *leaf = &guest->rcu.leaves[i];
 		u64 mask = 0;
 
-		if (i >= guest->leaves_used)
+		if (i >= guest->rcu.leaves_used)
 			break;
 		if (seq & 3 && read_guest(&mask, leaf->qsmask))
 			mask = 0;
@@ -146,7 +149,7 @@ __noinline int look(u64 now)
 		if (seq & 3)
 			mask |= cpu_bit(leaf, kthread.cpu) |
 				cpu_bit(leaf, blocked_cpu(guest, vm, leaf));
-		guest->owes[i] = mask;
+		guest->grace.owes[i] = mask;
 		any |= mask;
 	}
 	set_owing(index, !!any);
@@ -164,10 +167,10 @@ static __always_inline _Bool owes(const struct task *task)
 		return 0;
 	bpf_for(i, 0, MAX_LEAVES)
 	{
-		if (i >= guest->leaves_used || i >= MAX_LEAVES)
+		if (i >= guest->rcu.leaves_used || i >= MAX_LEAVES)
 			break;
-		if (guest->leaves[i].qsmask == vcpu->qsmask)
-			return !!(guest->owes[i] & vcpu->qsbit);
+		if (guest->rcu.leaves[i].qsmask == vcpu->qsmask)
+			return !!(guest->grace.owes[i] & vcpu->qsbit);
 	}
 	return 0;
 }
@@ -196,16 +199,13 @@ __noinline int rescue_over(u64 ran)
 
 	if (!guest || !owes(task))
 		return 1;
-	if (guest->kthread != task->slot) {
+	if (guest->grace.kthread != task->slot) {
 		most = POLICY_RESCUE_NS;
-		seq = task->noticed == NO_SEQ ? NO_SEQ : noticed(task);
-		if (seq != task->noticed && seq == guest->seq)
+		seq = task->left.noticed == NO_SEQ ? NO_SEQ : noticed(task);
+		if (seq != task->left.noticed && seq == guest->grace.seq)
 			return 1;
 	}
-	if (ran < most)
-		return 0;
-	add(&guest->rescued.expired, 1);
-	return 1;
+	return ran >= most;
 }
 
 /* Whether the vCPU, which waits, is rescued now for a grace period of that age.
@@ -223,15 +223,15 @@ __noinline int may_rescue(struct task *task, u64 age, u64 now)
 	guest = guest_of(task);
 	if (!group || !guest)
 		return 0;
-	if (guest->kthread == task->slot)
+	if (guest->grace.kthread == task->slot)
 		need = POLICY_WORK;
-	else if (task->ticked)
+	else if (task->wait.ticked)
 		need = POLICY_DUE_TICK;
 	answer = policy_rescue(&task->thread, &group->group, queue_vtime(task),
-			       per_cpu(), age, settings.max_hold, task->left,
+			       per_cpu(), age, settings.max_hold, task->left.at,
 			       need, now);
 	if (answer == POLICY_IN_DEBT)
-		add(&guest->rescued.refused, 1);
+		add(&guest->did.rescued.refused, 1);
 	return answer == POLICY_YES;
 }
 
@@ -245,33 +245,29 @@ static __always_inline u32 fits(const struct task *task, struct task_struct *p,
 	struct cpu *cpu = cpu_of(where);
 
 	/* A CPU that is off has no timer. */
-	if (!cpu || !cpu->look || (cpu->turn && cpu->why) ||
+	if (!cpu || !cpu->looks.next || (cpu->turn && cpu->why) ||
 	    !kernel_allows(p, where))
 		return FITS_NOT;
-	/* The CPU alone looks into its queue of rescued vCPUs at once. While
-	 * one waits there, nobody knows what the next would still be for, and
-	 * its VM would get too far ahead: what rescues take is counted after
-	 * them. */
-	if (is_taken(cpu) || scx_bpf_dsq_nr_queued(QUEUE_RESCUE + where) > 0)
+	/* While another is wanted there, nobody knows what this one would still
+	 * be for, and its VM would get too far ahead: what rescues take is
+	 * counted after them. */
+	if (is_taken(cpu) || cpu->wanted)
 		return FITS_NOT;
-	if (!cpu->turn || cpu->extends || cpu->wanted ||
-	    cpu->vm == task->vm + 1)
+	if (!cpu->turn || cpu->runs.extends || cpu->runs.vm == task->vm + 1)
 		return FITS_BADLY;
 	return FITS;
 }
-
-#define NOWHERE (~0U)
 
 /* Where the vCPU, which waits, should be rescued now: where it waits, or if
  * that does not fit, on one of two CPUs where it may run. */
 __noinline u32 rescue_at(u32 tid)
 {
 	struct task_struct *p = bpf_task_from_pid(tid);
-	u32 where = NOWHERE, best = FITS_NOT, other, fit, try;
+	u32 where = NO_CPU, best = FITS_NOT, other, fit, try;
 	struct task *task;
 
 	if (!p)
-		return NOWHERE;
+		return NO_CPU;
 	task = task_of(p);
 	if (!task)
 		goto out;
@@ -292,37 +288,24 @@ out:
 	return where;
 }
 
-/* Has the vCPU scheduled next if it waits and that is allowed. */
-static __always_inline void rescue(u32 slot, struct guest *guest, u64 age,
-				   u64 now)
+/* Has the vCPU, which waits and holds up its guest's grace period, scheduled
+ * next if that is allowed. */
+static __always_inline void rescue(struct task_struct *p, struct task *task,
+				   struct guest *guest, u64 now)
 {
-	struct task_struct *p;
-	struct task *task;
+	struct cpu *cpu;
 	u32 where;
-	u32 *tid;
 
-	tid = bpf_map_lookup_elem(&tids, &slot);
-	if (!tid)
+	if (!guest->ready || !guest->grace.seq ||
+	    policy_after(now, guest->grace.since) <= 0 ||
+	    !may_rescue(task, now - guest->grace.since, now))
 		return;
-	p = bpf_task_from_pid(*tid);
-	if (!p)
-		return;
-	task = task_of(p);
-	if (!task || task->slot != slot + 1 || !task->queued || task->why)
-		goto out;
-	if (!may_rescue(task, age, now))
-		goto out;
 	where = rescue_at(p->pid);
-	if (where == NOWHERE || !favour(task, WHY_RESCUED))
-		goto out;
-	if (take(p, task->cpu, where, QUEUE_RESCUE + where, POLICY_WORK_NS)) {
-		add(&guest->rescued.count, 1);
-		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
-	} else {
-		task->why = WHY_TURN;
-	}
-out:
-	bpf_task_release(p);
+	cpu = where == NO_CPU ? 0 : cpu_of(where);
+	if (!cpu)
+		return;
+	want(cpu, p->pid, WHY_RESCUED);
+	scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 }
 
 /* KVM's timer function: the guest's timer expires, mostly for a tick. This is
@@ -336,38 +319,21 @@ int BPF_PROG(guard_tick, void *timer)
 	struct task_struct *p;
 	struct guest *guest;
 	struct task *task;
-	struct cpu *cpu;
-	u32 where;
-	u32 tid;
 
 	if (!active)
 		return 0;
-	tid = BPF_CORE_READ(lapic, vcpu, pid, numbers[0].nr);
-	p = bpf_task_from_pid(tid);
+	p = bpf_task_from_pid(BPF_CORE_READ(lapic, vcpu, pid, numbers[0].nr));
 	if (!p)
 		return 0;
 	task = task_of(p);
+	guest = task ? guest_of(task) : 0;
 	/* A vCPU that sleeps has no ticks, but is woken by other timers. */
-	if (!task || !task->slot || !task->counted)
-		goto out;
-	guest = guest_of(task);
-	if (!guest || !guest->full)
-		goto out;
-	if (!task->queued || task->why)
-		goto out;
-	task->ticked = 1;
-	add(&guest->ticks, 1);
-	if (!guest->ready || !guest->seq ||
-	    policy_after(now, guest->seq_since) <= 0 || !owes(task) ||
-	    !may_rescue(task, now - guest->seq_since, now))
-		goto out;
-	where = rescue_at(tid);
-	cpu = where == NOWHERE ? 0 : cpu_of(where);
-	if (cpu && !cpu->wanted) {
-		want(cpu, tid, WHY_RESCUED);
-		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
+	if (guest && guest->full && task->counted && task->wait.queued &&
+	    !task->turn.why) {
+		task->wait.ticked = 1;
+		if (owes(task))
+			rescue(p, task, guest, now);
 	}
-out:
 	bpf_task_release(p);
 	return 0;
 }
@@ -404,6 +370,25 @@ __noinline u32 lowest(u64 mask)
 	return low ? log2_u32(low & -low) : 32 + log2_u32(high & -high);
 }
 
+/* The same of the vCPU that is in slot, if it waits. */
+static __always_inline void rescue_slot(u32 slot, struct guest *guest, u64 now)
+{
+	u32 *tid = bpf_map_lookup_elem(&tids, &slot);
+	struct task_struct *p;
+	struct task *task;
+
+	if (!tid)
+		return;
+	p = bpf_task_from_pid(*tid);
+	if (!p)
+		return;
+	task = task_of(p);
+	if (task && task->slot == slot + 1 && task->wait.queued &&
+	    !task->turn.why)
+		rescue(p, task, guest, now);
+	bpf_task_release(p);
+}
+
 /* Goes on to the next VM, leaf or vCPU that owes, and rescues that. Whether the
  * look is over. */
 static __always_inline _Bool rescue_next(struct pass *pass, u64 now)
@@ -430,15 +415,14 @@ static __always_inline _Bool rescue_next(struct pass *pass, u64 now)
 	guest = bpf_map_lookup_elem(&guests, &index);
 	if (!vm || !guest)
 		return 0;
-	if (!guest->ready || !vm->ready || !guest->seq || !guest->full) {
+	if (!guest->ready || !vm->ready || !guest->grace.seq || !guest->full) {
 		/* The VM may be gone. */
 		set_owing(index, 0);
 		return 0;
 	}
-	if (policy_after(now, guest->seq_since) <= 0 ||
-	    leaf >= guest->leaves_used)
+	if (leaf >= guest->rcu.leaves_used)
 		return 0;
-	mask = guest->owes[leaf] >> (place % LEAF_PLACES);
+	mask = guest->grace.owes[leaf] >> (place % LEAF_PLACES);
 	if (!mask) {
 		pass->place = (place | (LEAF_PLACES - 1)) + 1;
 		return 0;
@@ -449,12 +433,12 @@ static __always_inline _Bool rescue_next(struct pass *pass, u64 now)
 		return 1;
 	pass->left--;
 	pass->place = place + 1;
-	cpu = guest->leaves[leaf].first_cpu + place % LEAF_PLACES;
+	cpu = guest->rcu.leaves[leaf].first_cpu + place % LEAF_PLACES;
 	if (cpu >= MAX_GUEST_CPUS)
 		return 0;
-	slot = guest->slots[cpu];
+	slot = guest->rcu.slots[cpu];
 	if (slot)
-		rescue(slot - 1, guest, now - guest->seq_since, now);
+		rescue_slot(slot - 1, guest, now);
 	return 0;
 }
 

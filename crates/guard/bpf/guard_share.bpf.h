@@ -37,12 +37,6 @@ __noinline int leave(struct task *task, u64 now)
 	return 0;
 }
 
-/* How far behind the host's virtual time its queue is. */
-static __always_inline u64 lag_of(const struct task *task, u64 clock)
-{
-	return policy_lag(clock, queue_vtime(task));
-}
-
 /* The thread is runnable from now on. */
 __noinline int join(struct task *task, u64 now)
 {
@@ -63,7 +57,7 @@ __noinline int join(struct task *task, u64 now)
 	if (guest)
 		weight = guest->weight;
 	cpu = task->cpu;
-	lag = lag_of(task, clock);
+	lag = policy_lag(clock, queue_vtime(task));
 	bpf_spin_lock(&group->lock);
 	/* A CPU that takes the thread out of a queue may not hold the lock of
 	 * the thread's CPU. */
@@ -88,21 +82,20 @@ static __always_inline void borrow(struct task *task, u64 ran)
 
 	if (!group)
 		return;
-	bpf_spin_lock(&group->lock);
-	policy_borrow(&task->borrowed, &group->group, ran);
-	bpf_spin_unlock(&group->lock);
+	task->turn.borrowed += ran;
+	add(&group->group.borrowed, ran);
 }
 
-/* The thread has its turn, or is a vCPU no longer. */
+/* The thread has its turn, or is a vCPU no longer: until that came, it has
+ * repaid all. */
 static __always_inline void repay(struct task *task)
 {
 	struct group *group = group_of(task);
 
-	if (!group || !task->borrowed)
+	if (!group || !task->turn.borrowed)
 		return;
-	bpf_spin_lock(&group->lock);
-	policy_repay(&task->borrowed, &group->group);
-	bpf_spin_unlock(&group->lock);
+	add(&group->group.borrowed, -task->turn.borrowed);
+	task->turn.borrowed = 0;
 }
 
 /* Finds out whether the thread is a vCPU, if that may have changed. It is
@@ -140,14 +133,6 @@ static __always_inline void resolve(struct task_struct *p, struct task *task,
 	task->slot = slot + 1;
 }
 
-/* The thread is runnable, from now on or still. */
-static __always_inline void count_in(struct task_struct *p, struct task *task,
-				     u64 now)
-{
-	resolve(p, task, now);
-	join(task, now);
-}
-
 static __always_inline void begin(struct task *task, u64 now)
 {
 	struct group *group = group_of(task);
@@ -177,7 +162,7 @@ __noinline u64 charge(struct task *task, u64 now)
 	if (guest)
 		weight = guest->weight;
 	cpu = task->cpu;
-	lag = lag_of(task, clock);
+	lag = policy_lag(clock, queue_vtime(task));
 	bpf_spin_lock(&group->lock);
 	ran = policy_charge(&task->thread, &group->group, now);
 	policy_stand(&group->group, clock, cpu, lag);
@@ -189,7 +174,7 @@ __noinline u64 charge(struct task *task, u64 now)
 	}
 	bpf_spin_unlock(&group->lock);
 	add(&all_weight, more);
-	policy_spend(&task->thread, ran, task->why == WHY_RESCUED,
+	policy_spend(&task->thread, ran, task->turn.why == WHY_RESCUED,
 		     settings.max_hold);
 	return ran;
 }
@@ -209,9 +194,9 @@ __noinline u64 place(struct task *task, u32 where, int woken)
 		return 0;
 	task->cpu = where;
 	at = queue_vtime(task);
-	if (!task->placed)
+	if (!task->thread.placed)
 		task->thread.vtime += at;
-	task->placed = 1;
+	task->thread.placed = 1;
 	if (woken)
 		credit = policy_credit(&group->group, clock, where,
 				       policy_lag(clock, at));
@@ -219,11 +204,13 @@ __noinline u64 place(struct task *task, u32 where, int woken)
 			    credit);
 }
 
-static __always_inline _Bool may_yield_to(const struct task *task,
-					  const struct group *group)
+static __always_inline _Bool may_yield_to(const struct task *task)
 {
-	return policy_yield(&task->thread, &group->group, queue_vtime(task),
-			    per_cpu(), settings.max_hold) == POLICY_YES;
+	const struct group *group = group_of(task);
+
+	return group &&
+	       policy_yield(&task->thread, &group->group, queue_vtime(task),
+			    per_cpu(), settings.max_hold);
 }
 
 /* The thread starts in its turn, on that CPU. */

@@ -7,7 +7,6 @@
  */
 #pragma once
 
-#define QUEUE_RESCUE 0x1000ULL /* plus the CPU: rescued vCPUs */
 #define QUEUE_CPU 0x2000ULL /* plus the CPU: by virtual time */
 
 /* Why a thread has its turn. */
@@ -56,57 +55,76 @@ struct group {
  * weight: any user may give their threads that policy. */
 #define GROUP_STRAYS MAX_VMS
 
+/* A thread's turn, also of the last while it waits. */
+struct turn {
+	u64 used; /* of it, before another class took its CPU */
+	u64 length;
+	u64 borrowed; /* what it ran out of turn since its last turn */
+	u32 why;
+};
+
+/* Its time in a queue. */
+struct wait {
+	u64 since;
+	u32 queued;
+	u32 woken; /* it waits since it was woken */
+	u32 ticked; /* its guest's tick was due meanwhile */
+};
+
 struct task {
 	struct policy_thread thread;
-	struct policy_extension extension;
+	u64 extended; /* since when its slice is, or 0 */
+	struct turn turn;
+	struct wait wait;
+	struct {
+		u64 since; /* it was found spinning at each look, or 0 */
+		u32 awaits; /* this thread of its VM waits for a CPU */
+	} spin;
+	struct {
+		u64 at; /* when it last left its CPU */
+		u64 noticed; /* the gp_seq that its guest's CPU knew then */
+	} left;
 	u64 generation; /* of the membership below */
-	u64 used; /* of its turn, before another class took its CPU */
-	u64 length; /* of that turn */
-	u64 left; /* when it last left its CPU */
-	u64 waits; /* since when, in its queue */
-	u64 spins_since; /* it was found spinning at each look since, or 0 */
-	u64 borrowed; /* what it ran out of turn since its last turn */
-	u64 noticed; /* the gp_seq that its guest's CPU knew when it left */
 	u32 slot; /* index in vcpus, plus 1; 0: no vCPU */
 	u32 vm;
 	u32 counted; /* index in groups, plus 1, of the group that counts it */
 	u32 cpu; /* in whose queue it competes */
-	u32 queued;
-	u32 why;
-	u32 ticked; /* its guest's tick was due while it waited */
 	u32 class; /* at the start of the extension */
-	u32 awaits; /* it spins, and this thread of its VM waits for a CPU */
-	u32 woken; /* it waits since it was woken */
-	u32 placed; /* its virtual time is absolute, not its queue's lead */
+};
+
+/* When a CPU's timer looks, and no sooner than when at what. */
+struct looks {
+	u64 next;
+	u64 elsewhere; /* at other queues */
+	u64 overdue; /* for threads that wait too long */
+	/* Threads in its local queue are enqueued again then, unless one has
+	 * run. 0: none was seen. */
+	u64 local;
+};
+
+/* The thread that a CPU runs. */
+struct runs {
+	u32 pid;
+	u32 vm; /* of a vCPU, plus 1; 0: it is none, or none runs */
+	u32 yields; /* it gives up its CPU */
+	u32 extends; /* it is in an extension */
 };
 
 /* The state of a CPU. Written there, also read elsewhere. */
 struct cpu {
-	struct policy_thread thread; /* a copy, of the thread that it runs */
-	u64 weight; /* of that thread */
 	u64 vtime; /* of its queue: that of the thread that started last */
 	u64 turn; /* since when a thread runs, 0: none does */
 	u64 slice; /* how long that thread may run */
-	u64 look; /* when its timer looks next */
-	u64 elsewhere; /* when it looks at other queues again */
-	u64 overdue; /* when it looks for threads that wait too long */
+	u32 why; /* it runs, or the last did unless the CPU is idle */
+	struct runs runs;
+	struct looks looks;
 	u64 wanted; /* a thread to run next, and why in the upper half */
-	/* When threads in its local queue are enqueued again, unless one has
-	 * run. 0: none was seen. */
-	u64 enqueues;
-	u32 pid; /* of the thread that runs */
-	u32 vm; /* of the vCPU that runs, plus 1; 0: no vCPU runs */
-	u32 why; /* also of the last, while no thread runs */
-	u32 yields; /* the thread that runs gives up its CPU */
-	u32 extends; /* it is in an extension */
-	u32 watched; /* what it does may end its turn */
 	u32 idle;
 	u32 chosen; /* another is chosen than the thread that runs */
 };
 
 /* Have the layouts in the program's BTF, and so in Rust. */
 const struct guest *guest_layout;
-const struct task *task_layout;
 const struct group *group_layout;
 
 struct {
@@ -222,14 +240,6 @@ static __always_inline u64 weight(const struct task *task)
 	return group ? policy_weight(&group->group) : POLICY_WEIGHT;
 }
 
-/* The thread, which waits, is to run out of its turn. 0: another CPU has it run
- * so already. */
-static __always_inline _Bool favour(struct task *task, u32 why)
-{
-	return __sync_val_compare_and_swap(&task->why, WHY_TURN, why) ==
-	       WHY_TURN;
-}
-
 static __always_inline void want(struct cpu *cpu, u32 tid, u32 why)
 {
 	cpu->wanted = (u64)why << 32 | tid;
@@ -248,17 +258,14 @@ static __always_inline void grant(struct granted *granted, u64 ns)
 		granted->max_ns = ns;
 }
 
-/* Whether a thread waits in a queue that this CPU serves first. */
-static __always_inline _Bool waits_in_queues(u32 where)
-{
-	return scx_bpf_dsq_nr_queued(QUEUE_CPU + where) > 0 ||
-	       scx_bpf_dsq_nr_queued(QUEUE_RESCUE + where) > 0;
-}
-
-/* A thread that another class has preempted waits in the CPU's local queue. Not
- * inlined: the verifier would follow each place where it is asked. */
+/* Whether a thread waits for the CPU: one that another class has preempted is
+ * in the local queue, and a wanted one may be in any. Not inlined: the verifier
+ * would follow each place where it is asked. */
 __noinline int waits(u32 where)
 {
+	struct cpu *cpu = cpu_of(where);
+
 	return scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL_ON | where) > 0 ||
-	       waits_in_queues(where);
+	       scx_bpf_dsq_nr_queued(QUEUE_CPU + where) > 0 ||
+	       (cpu && cpu->wanted);
 }

@@ -8,16 +8,19 @@
  */
 #pragma once
 
+static __always_inline struct granted *granted_for(struct guest *guest, u32 why)
+{
+	return why == WHY_RESCUED ? &guest->did.rescued : &guest->did.yielded;
+}
+
 /* The thread had its CPU for ns, perhaps out of turn. A thread of another class
  * may take the CPU meanwhile: then what it had it for goes on. */
 static __always_inline void count_favour(struct task *task, u64 ns)
 {
 	struct guest *guest = guest_of(task);
 
-	if (guest && task->why) {
-		grant(task->why == WHY_RESCUED ? &guest->rescued
-					       : &guest->yielded,
-		      ns);
+	if (guest && task->turn.why) {
+		grant(granted_for(guest, task->turn.why), ns);
 		borrow(task, ns);
 	}
 }
@@ -29,15 +32,7 @@ static __always_inline void count_run(struct task *task, u64 now)
 	u64 ran = charge(task, now);
 
 	if (guest)
-		add(&guest->on_cpu_ns, ran);
-}
-
-/* Shows others the thread that the CPU runs. */
-static __always_inline void show_thread(struct cpu *cpu,
-					const struct task *task)
-{
-	cpu->thread = task->thread;
-	cpu->weight = weight(task);
+		add(&guest->did.on_cpu_ns, ran);
 }
 
 /* The thread that ran last on this CPU keeps it for ns. */
@@ -46,24 +41,24 @@ static __always_inline void keep(struct task_struct *p, struct task *task,
 {
 	cpu->chosen = 0;
 	scx_bpf_task_set_slice(p, SLICE_FOR_KERNEL);
-	if (task->extension.began) {
+	if (task->extended) {
 		/* While it was alone, the look was far away. */
 		look_in(cpu, where, LOOK_EXTENDED_NS, now);
-		cpu->extends = 1;
+		cpu->runs.extends = 1;
 		return; /* the turn goes on */
 	}
 	/* As what it was: a rescue, or a turn. */
-	if (task->why)
+	if (task->turn.why)
 		count_run(task, now);
 	/* The turn may have been changed since this dispatch began. */
 	if (policy_after(now, cpu->turn) > 0)
 		count_favour(task, now - cpu->turn);
-	task->why = WHY_TURN;
-	task->used = 0;
+	task->turn.why = WHY_TURN;
+	task->turn.used = 0;
 	cpu->turn = now;
 	cpu->slice = ns;
 	cpu->why = WHY_TURN;
-	cpu->extends = 0;
+	cpu->runs.extends = 0;
 	look_soon(cpu, where, now);
 }
 
@@ -95,25 +90,27 @@ static __always_inline _Bool first_of(u32 where, u64 *vtime, u64 *heavy)
 __noinline u32 behind(u32 where, u64 now)
 {
 	u64 here = 0, here_weight = 0, there = 0, there_weight = 0;
+	struct task *task = task_of(bpf_get_current_task_btf());
 	struct cpu *cpu = cpu_of(where);
 	_Bool waiting;
 	u64 running;
 	u32 i;
 
-	if (settings.cpus < 2 || !cpu || policy_after(now, cpu->elsewhere) < 0)
+	if (settings.cpus < 2 || !cpu ||
+	    policy_after(now, cpu->looks.elsewhere) < 0)
 		return where;
 	waiting = first_of(where, &here, &here_weight);
 	if (!waiting && !cpu->turn)
 		return where;
 	/* The thread that runs may go on. */
-	if (cpu->turn) {
-		running = cpu->thread.vtime;
-		if (policy_after(now, cpu->thread.began) > 0)
-			running += policy_scaled(now - cpu->thread.began,
-						 cpu->weight);
+	if (cpu->turn && task) {
+		running = task->thread.vtime;
+		if (policy_after(now, task->thread.began) > 0)
+			running += policy_scaled(now - task->thread.began,
+						 weight(task));
 		if (!waiting || policy_after(running, here) < 0) {
 			here = running;
-			here_weight = cpu->weight;
+			here_weight = weight(task);
 		}
 	}
 	bpf_for(i, 0, LOOK_ELSEWHERE)
@@ -142,27 +139,11 @@ __noinline int take_anywhere(u32 where)
 			break;
 		if (++other >= settings.cpus)
 			other = 0;
-		if (waits_in_queues(other) &&
-		    (scx_bpf_dsq_move_to_local(QUEUE_RESCUE + other) ||
-		     scx_bpf_dsq_move_to_local(QUEUE_CPU + other)))
+		if (scx_bpf_dsq_nr_queued(QUEUE_CPU + other) > 0 &&
+		    scx_bpf_dsq_move_to_local(QUEUE_CPU + other))
 			return 1;
 	}
 	return 0;
-}
-
-/* Whether one waits that this CPU, which is idle, could run. */
-__noinline int waits_anywhere(u32 where)
-{
-	u32 other;
-
-	bpf_for(other, 0, MAX_CPUS)
-	{
-		if (other >= settings.cpus)
-			break;
-		if (waits_in_queues(other))
-			return 1;
-	}
-	return waits(where);
 }
 
 /* A thread that waits for so long is taken, whatever is due: threads that came
@@ -183,9 +164,9 @@ __noinline int take_overdue(u32 where, u64 now)
 	int taken = 0;
 	u32 n;
 
-	if (!cpu || policy_after(now, cpu->overdue) < 0)
+	if (!cpu || policy_after(now, cpu->looks.overdue) < 0)
 		return 0;
-	cpu->overdue = now + LOOK_OVERDUE_NS;
+	cpu->looks.overdue = now + LOOK_OVERDUE_NS;
 	bpf_rcu_read_lock();
 	if (!bpf_iter_scx_dsq_new(&it, QUEUE_CPU + where, SCX_DSQ_ITER_REV)) {
 		bpf_for(n, 0, LOOK_OVERDUE)
@@ -194,15 +175,15 @@ __noinline int take_overdue(u32 where, u64 now)
 			if (!p)
 				break;
 			task = task_of(p);
-			if (!task || !task->waits ||
-			    policy_after(now, task->waits) < OVERDUE_NS)
+			if (!task || !task->wait.since ||
+			    policy_after(now, task->wait.since) < OVERDUE_NS)
 				continue;
 			/* The thread's lead is forgiven. */
 			if (policy_after(task->thread.vtime, cpu->vtime) > 0)
 				task->thread.vtime = cpu->vtime;
 			taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
 					    SLICE_FOR_KERNEL);
-			cpu->overdue = now; /* there may be more */
+			cpu->looks.overdue = now; /* there may be more */
 			break;
 		}
 	}
@@ -211,32 +192,14 @@ __noinline int take_overdue(u32 where, u64 now)
 	return taken;
 }
 
-/* Takes the thread out of its queue, if it may run on the CPU where. */
-static __always_inline _Bool take(struct task_struct *p, u32 from, u32 where,
-				  u64 to, u64 ns)
-{
-	struct bpf_iter_scx_dsq it;
-	_Bool moved = 0;
-
-	bpf_rcu_read_lock();
-	/* A thread that is queued again from here on, with other CPUs, is
-	 * refused.
-	 */
-	if (!bpf_iter_scx_dsq_new(&it, QUEUE_CPU + from, 0) &&
-	    bpf_cpumask_test_cpu(where, p->cpus_ptr))
-		moved = kernel_move(&it, p, to, ns);
-	bpf_iter_scx_dsq_destroy(&it);
-	bpf_rcu_read_unlock();
-	return moved;
-}
-
 /* Takes the vCPU that somebody wants to run on this CPU next, if it waits
- * still. */
+ * still, and may run here. */
 __noinline int take_wanted(u32 where)
 {
 	struct cpu *cpu = cpu_of(where);
 	u64 wanted = cpu ? cpu->wanted : 0;
 	u32 tid = wanted, why = wanted >> 32;
+	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
 	_Bool taken = 0;
 	struct guest *guest;
@@ -249,18 +212,26 @@ __noinline int take_wanted(u32 where)
 	if (!p)
 		return 0;
 	task = task_of(p);
-	guest = task && task->queued ? guest_of(task) : 0;
-	if (!guest || !favour(task, why))
+	guest = task && task->wait.queued ? guest_of(task) : 0;
+	/* Another CPU may have it run out of turn already. */
+	if (!guest || __sync_val_compare_and_swap(&task->turn.why, WHY_TURN,
+						  why) != WHY_TURN)
 		goto out;
-	if (take(p, task->cpu, where, SCX_DSQ_LOCAL,
-		 why == WHY_RESCUED ? POLICY_WORK_NS : SLICE_FOR_KERNEL)) {
-		add(why == WHY_RESCUED ? &guest->rescued.count
-				       : &guest->yielded.count,
-		    1);
-		taken = 1;
-	} else {
-		task->why = WHY_TURN;
-	}
+	bpf_rcu_read_lock();
+	/* A thread that is queued again from here on, with other CPUs, is
+	 * refused.
+	 */
+	if (!bpf_iter_scx_dsq_new(&it, QUEUE_CPU + task->cpu, 0) &&
+	    bpf_cpumask_test_cpu(where, p->cpus_ptr))
+		taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
+				    why == WHY_RESCUED ? POLICY_WORK_NS
+						       : SLICE_FOR_KERNEL);
+	bpf_iter_scx_dsq_destroy(&it);
+	bpf_rcu_read_unlock();
+	if (taken)
+		add(&granted_for(guest, why)->count, 1);
+	else
+		task->turn.why = WHY_TURN;
 out:
 	bpf_task_release(p);
 	return taken;
@@ -296,7 +267,6 @@ __noinline int again(u32 where)
 	if (!task || !group || !cpu)
 		return 0;
 	policy_stays(&task->thread, &group->group, cpu->vtime, per_cpu());
-	cpu->thread.vtime = task->thread.vtime;
 	waits = first_of(where, &first, &heavy);
 	return policy_again(&task->thread, waits, first);
 }
@@ -313,23 +283,36 @@ static __always_inline _Bool goes_on(struct task_struct *prev,
 	} else if (extend_current(now) == POLICY_STAY) {
 		keep(prev, task, cpu, where, MAX_EXTEND_NS, now);
 		return 1;
-	} else if (task->awaits && guest) {
-		add(&guest->gave_way, 1);
+	} else if (task->spin.awaits && guest) {
+		add(&guest->did.gave_way, 1);
 		if (!cpu->why && !cpu->wanted)
-			want(cpu, task->awaits, WHY_YIELDED);
+			want(cpu, task->spin.awaits, WHY_YIELDED);
 	}
 	return 0;
+}
+
+/* Takes a thread of the queue of the other CPU, where threads are behind. */
+static __always_inline _Bool take_behind(struct cpu *cpu, u32 where, u32 other,
+					 u64 now)
+{
+	_Bool taken =
+		other != where && scx_bpf_dsq_move_to_local(QUEUE_CPU + other);
+
+	/* Else the queue's threads may run there only. */
+	if (other != where && !taken)
+		cpu->looks.elsewhere = now + LOOK_ELSEWHERE_NS;
+	return taken;
 }
 
 /* Chooses what the CPU runs next. */
 static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 				 u32 where, u64 now)
 {
-	_Bool yields = cpu->yields, ran;
+	_Bool yields = cpu->runs.yields, ran, stays;
 	struct task *task = 0;
 	u32 other;
 
-	cpu->yields = 0;
+	cpu->runs.yields = 0;
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED)
 		task = task_of(prev);
 	/* With core scheduling, a sibling may choose for this CPU. */
@@ -338,28 +321,15 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	if (ran && goes_on(prev, task, cpu, where,
 			   !yields && (other != where || waits(where)), now))
 		return;
-	if (!cpu->why && (take_wanted(where) ||
-			  scx_bpf_dsq_move_to_local(QUEUE_RESCUE + where)))
+	if (!cpu->why && take_wanted(where))
 		return;
-	if (ran) {
+	if (ran)
 		count_run(task, now);
-		show_thread(cpu, task);
-	}
-	if (take_overdue(where, now))
+	if (take_overdue(where, now) || take_behind(cpu, where, other, now))
 		return;
-	if (other != where) {
-		if (scx_bpf_dsq_move_to_local(QUEUE_CPU + other))
-			return;
-		/* The queue's threads may run there only. */
-		cpu->elsewhere = now + LOOK_ELSEWHERE_NS;
-	}
 	/* Also one that had the CPU out of turn, if its turn has come. */
-	if (ran && !yields && !task->awaits && again(where)) {
-		repeat(prev, task, cpu, where, now);
-		return;
-	}
-	if (scx_bpf_dsq_move_to_local(QUEUE_CPU + where) ||
-	    scx_bpf_dsq_move_to_local(QUEUE_RESCUE + where))
+	stays = ran && !yields && !task->spin.awaits && again(where);
+	if (!stays && scx_bpf_dsq_move_to_local(QUEUE_CPU + where))
 		return;
 	if (task)
 		repeat(prev, task, cpu, where, now);

@@ -9,7 +9,7 @@
 use crate::backend::Guard;
 use crate::constants::LATE_NS;
 use crate::error::Error;
-use crate::options::{Backend, MAX_EXTEND, Options, Policy};
+use crate::options::{Backend, Options, Policy};
 use crate::statistics::{HeldUp, Preempted, PutOff, Statistics, VmStatistics, Would};
 use reprieve_watch::Watch;
 use reprieve_watch::model::{Class, Histogram, Preemptions, Vcpu, VmSnapshot, VmState};
@@ -84,19 +84,9 @@ fn of_vm(vm: &VmSnapshot) -> VmStatistics {
 }
 
 fn would(vm: &VmSnapshot) -> Would {
-    let extend = vm.kernel.as_ref().map(|_| {
-        let each = Class::ALL.into_iter().map(|class| put_off(vm, class));
-        each.filter(|put_off| put_off.count > 0).collect::<Vec<PutOff>>()
-    });
-    let announced = extend.as_ref().map_or(0, |_| sum(vm, |vcpu| vcpu.announced));
-    let times = extend.iter().flatten().map(|put_off| put_off.count).sum::<u64>() + announced;
+    let each = || Class::ALL.into_iter().map(|class| put_off(vm, class));
     Would {
-        announced,
-        announced_off_cpu_ns: extend
-            .as_ref()
-            .map_or(0, |_| sum(vm, |vcpu| vcpu.announced_off_cpu_ns)),
-        granted_at_most_ns: times.saturating_mul(MAX_EXTEND.as_nanos() as u64),
-        extend,
+        extend: vm.kernel.as_ref().map(|_| each().filter(|put_off| put_off.count > 0).collect()),
         rescue: vm.grace.as_ref().map(|grace| {
             let held = vm.held.clone().unwrap_or_default();
             let began = count(&grace.durations) + grace.unseen + u64::from(grace.current.is_some());
@@ -109,9 +99,6 @@ fn would(vm: &VmSnapshot) -> Would {
                 max_ns: held.max_ns,
             }
         }),
-        throttled: sum(vm, |vcpu| vcpu.throttled),
-        throttled_off_cpu_ns: sum(vm, |vcpu| vcpu.throttled_ns),
-        blind: vm.blind.clone(),
     }
 }
 
@@ -160,34 +147,18 @@ mod tests {
         Preemptions { class, off_cpu, readers: 0, readers_off_cpu_ns: 0 }
     }
 
-    fn vcpu(preemptions: Vec<Preemptions>) -> Vcpu {
-        Vcpu { preemptions, on_cpu_ns: 10 * MS, ..Vcpu::default() }
-    }
-
     #[test]
     fn critical_sections_would_be_extended_and_late_grace_periods_rescued() {
         let mut idle = preemptions(Class::Idle, 5, MS);
         (idle.readers, idle.readers_off_cpu_ns) = (2, 3 * MS);
-        let first = Vcpu {
-            announced: 4,
-            announced_off_cpu_ns: 8 * MS,
-            throttled: 3,
-            throttled_ns: 9 * MS,
-            ..vcpu(vec![
-                preemptions(Class::User, 50, MS),
-                preemptions(Class::Kernel, 9, MS),
-                preemptions(Class::Reader, 3, 2 * MS),
-                idle,
-            ])
-        };
-        let durations = Histogram { counts: vec![0, 0, 5], ..Histogram::default() };
+        let user = preemptions(Class::User, 50, MS);
+        let vcpu = |preemptions| Vcpu { preemptions, on_cpu_ns: 10 * MS, ..Vcpu::default() };
         let vm = VmSnapshot {
             kernel: Some("6.12".into()),
-            blind: vec!["something".into()],
-            vcpus: vec![first],
+            vcpus: vec![vcpu(vec![user, preemptions(Class::Reader, 3, 2 * MS), idle])],
             former: Some(vcpu(vec![preemptions(Class::Reader, 1, 5 * MS)])),
-            grace: Some(Grace { durations, unseen: 1, current: None }),
-            held: Some(Held { graces: 2, count: 3, total_ns: 40 * MS, max_ns: 30 * MS }),
+            grace: Some(Grace::default()),
+            held: Some(Held { graces: 29, count: 3, total_ns: 40 * MS, max_ns: 30 * MS }),
             ..VmSnapshot::default()
         };
         let (class, max_off_cpu_ns) = (Class::Reader, Some(5 * MS));
@@ -196,38 +167,28 @@ mod tests {
                 PutOff { class, count: 4, off_cpu_ns: 11 * MS, max_off_cpu_ns },
                 PutOff { class: Class::Idle, count: 2, off_cpu_ns: 3 * MS, max_off_cpu_ns: None },
             ]),
-            announced: 4,
-            announced_off_cpu_ns: 8 * MS,
-            granted_at_most_ns: 10 * MS,
-            rescue: Some(HeldUp { graces: 2, of: 6, count: 3, total_ns: 40 * MS, max_ns: 30 * MS }),
-            throttled: 3,
-            throttled_off_cpu_ns: 9 * MS,
-            blind: vec!["something".into()],
+            // No more are late than there were.
+            rescue: Some(HeldUp {
+                graces: 29,
+                of: 29,
+                count: 3,
+                total_ns: 40 * MS,
+                max_ns: 30 * MS,
+            }),
         };
         let statistics = of_vm(&vm);
         assert_eq!(statistics.would, Some(expected));
         let suffered = |class| statistics.preempted.iter().find(|p| p.class == class).unwrap();
         assert_eq!((suffered(Class::User).suffered, suffered(Class::Reader).suffered), (50, 4));
         assert!(statistics.preempted.iter().all(|p| p.avoided == 0), "nothing was done");
-        assert_eq!((statistics.on_cpu_ns, statistics.extended.count), (20 * MS, 0));
-    }
-
-    #[test]
-    fn no_more_grace_periods_are_late_than_there_were() {
-        let held = Some(Held { graces: 29, ..Held::default() });
-        let vm = VmSnapshot { grace: Some(Grace::default()), held, ..VmSnapshot::default() };
-        assert_eq!(would(&vm).rescue.unwrap().of, 29);
+        assert_eq!(statistics.on_cpu_ns, 20 * MS);
     }
 
     #[test]
     fn nothing_is_said_of_a_guest_that_cannot_be_read() {
-        let vm = VmSnapshot {
-            state: VmState::Unreadable("encrypted".into()),
-            vcpus: vec![vcpu(vec![preemptions(Class::Unknown, 7, MS)])],
-            ..VmSnapshot::default()
-        };
-        let (statistics, would) = (of_vm(&vm), would(&vm));
-        assert_eq!((would.extend, would.rescue, would.granted_at_most_ns), (None, None, 0));
+        let state = VmState::Unreadable("encrypted".into());
+        let statistics = of_vm(&VmSnapshot { state, ..VmSnapshot::default() });
+        assert_eq!(statistics.would, Some(Would::default()));
         assert!(!statistics.readable);
         assert_eq!(statistics.trouble.as_deref(), Some("encrypted"));
     }

@@ -12,35 +12,24 @@ pub mod control;
 mod dry_run;
 mod eevdf;
 mod error;
+mod metrics;
 mod options;
 mod sched_ext;
-mod show;
 mod statistics;
 pub mod undo;
 
 pub use backend::Guard;
 use control::Control;
 pub use error::Error;
-pub use options::{Backend, JOURNALS, MAX_EXTEND, Options, Policy};
+pub use options::{Backend, LOCK, MAX_EXTEND, Options, Policy};
 pub use reprieve_watch::raw::{Step, Times};
+pub use sched_ext::{ticks_hidden, timers_in_threads};
 pub use statistics::{
     Granted, HeldUp, Preempted, PutOff, RegionStatistics, Statistics, VmStatistics, Would,
 };
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-/// Whether this host's timers expire in threads (PREEMPT_RT, `threadirqs`), which have preempted
-/// the thread whose turn a scheduler's timer should end: the backend refuses such a host.
-pub fn timers_in_threads() -> bool {
-    sched_ext::timers_in_threads()
-}
-
-/// Whether this host's KVM hides from a scheduler when the ticks of guests are due: then a
-/// preempted vCPU is rescued later. `kvm_intel.preemption_timer=0` shows them.
-pub fn ticks_hidden() -> bool {
-    sched_ext::ticks_hidden()
-}
 
 /// Attaches the backend that `options` name. When this returns, the backend schedules; in a dry run
 /// it observes.

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where guard keeps its journals.
-pub const JOURNALS: &str = "/run/reprieve";
+/// Where guard keeps its lock.
+pub const LOCK: &str = "/run/reprieve";
 
 /// The treatment of preempted vCPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -78,8 +78,8 @@ pub struct Options {
     pub vms: Which,
     /// Decide and count, but change nothing.
     pub dry_run: bool,
-    /// Where guard keeps what is to be restored after a crash.
-    pub journal: PathBuf,
+    /// The directory of guard's lock.
+    pub lock: PathBuf,
     /// How often VMs that came, ended or rebooted are looked for.
     pub interval: Duration,
     /// For tests: processes that count as VMs ([`Backend::SchedExt`]).
@@ -95,7 +95,7 @@ impl Default for Options {
             reserve: 50,
             vms: Which::All,
             dry_run: false,
-            journal: JOURNALS.into(),
+            lock: LOCK.into(),
             interval: Duration::from_secs(1),
             stand_ins: StandIns::default(),
         }

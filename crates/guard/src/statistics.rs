@@ -8,7 +8,7 @@ use reprieve_watch::model::Class;
 use reprieve_watch::raw::Times;
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Statistics {
     /// `CLOCK_MONOTONIC`.
     pub time_ns: u64,
@@ -17,38 +17,21 @@ pub struct Statistics {
     pub backend: Backend,
     pub policy: Policy,
     /// Nothing is changed: the statistics say what would have been done.
-    #[serde(default)]
     pub dry_run: bool,
     pub vms: Vec<VmStatistics>,
     /// Runs of the backend's decisions, and the time in them, where the backend measures it.
     pub decisions: u64,
     pub decisions_ns: u64,
     /// How long each of them took; empty where that is not measured.
-    #[serde(default)]
     pub decision_times: Times,
     /// CPU time of guard's own process.
     pub process_ns: u64,
-    /// Times that the backend was attached again because CPUs came or went.
-    #[serde(default)]
-    pub restarts: u64,
 }
 
 impl Statistics {
     /// Statistics of a backend that has done nothing yet.
     pub fn new(backend: Backend, policy: Policy) -> Statistics {
-        Statistics {
-            time_ns: 0,
-            elapsed_ns: 0,
-            backend,
-            policy,
-            dry_run: false,
-            vms: Vec::new(),
-            decisions: 0,
-            decisions_ns: 0,
-            decision_times: Times::default(),
-            process_ns: 0,
-            restarts: 0,
-        }
+        Statistics { backend, policy, ..Statistics::default() }
     }
 }
 
@@ -71,7 +54,6 @@ pub struct VmStatistics {
     /// By what it was doing.
     pub preempted: Vec<Preempted>,
     /// Programs of the guest with hints, if the VM has a region for them.
-    #[serde(default)]
     pub region: Option<RegionStatistics>,
     /// Slices extended because of a critical section, and those of them that ended because the time
     /// was up.
@@ -80,18 +62,11 @@ pub struct VmStatistics {
     pub rescued: Granted,
     /// Turns given to vCPUs for which another vCPU of the VM gave up its CPU (KVM's directed
     /// yields); `refused` for debt.
-    #[serde(default)]
     pub yielded: Granted,
-    /// Times that the guest's timer expired, mostly for a tick, while its vCPU waited for a CPU; 0
-    /// where the host hides them.
-    #[serde(default)]
-    pub ticks_waited: u64,
     /// Turns of a vCPU that ended although it was in a critical section, since it waited there for
     /// another one, which waited for a CPU: they are among the preemptions suffered.
-    #[serde(default)]
     pub gave_way: u64,
     /// vCPUs that have short slices, with [`Backend::Eevdf`].
-    #[serde(default)]
     pub short: u32,
     /// In a dry run of [`Backend::SchedExt`]; then nothing was avoided or granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,10 +88,6 @@ pub struct RegionStatistics {
     /// the section was over.
     pub suffered: u64,
     pub avoided: u64,
-    /// States of vCPUs that were told to the guest, and how late in all and at most.
-    pub changes: u64,
-    pub late_ns: u64,
-    pub latest_ns: u64,
     /// Why nothing is told, if so.
     pub trouble: Option<String>,
 }
@@ -138,22 +109,7 @@ pub struct Preempted {
 pub struct Would {
     /// Preemptions that `extend` would have put off, by class; only classes that occurred.
     pub extend: Option<Vec<PutOff>>,
-    /// Preemptions in non-preemptable sections that programs of the guest announced, which `extend`
-    /// would have put off as well. Some may be in a class of `extend`, too.
-    pub announced: u64,
-    pub announced_off_cpu_ns: u64,
-    /// The most CPU time that all of these could have had out of turn: 1 ms each. How long the
-    /// sections lasted is not known.
-    pub granted_at_most_ns: u64,
     pub rescue: Option<HeldUp>,
-    /// Preemptions that began because a quota of CPU time was used up, among all of these: guard
-    /// keeps quotas too.
-    #[serde(default)]
-    pub throttled: u64,
-    #[serde(default)]
-    pub throttled_off_cpu_ns: u64,
-    /// Things that cannot be seen in this guest, in sentences.
-    pub blind: Vec<String>,
 }
 
 /// Preemptions of one class that took place, and would have been put off.
@@ -185,8 +141,6 @@ pub struct Granted {
     pub count: u64,
     pub total_ns: u64,
     pub max_ns: u64,
-    /// Grants that ended because their time was up.
-    pub expired: u64,
     /// Wanted, and refused because of debt or budget.
     pub refused: u64,
 }

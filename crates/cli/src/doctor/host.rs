@@ -212,7 +212,7 @@ fn sched_ext(directory: &Path, release: &str) -> Check {
                 (true, true) => "end that scheduler",
                 (true, false) => "Linux 7.3 or newer",
                 (false, _) => {
-                    "a kernel with CONFIG_SCHED_CLASS_EXT, from Linux 7.0 on (Debian: that of trixie-backports); or guard --backend eevdf"
+                    "a kernel with CONFIG_SCHED_CLASS_EXT, from Linux 7.1 on (Debian: that of trixie-backports); or guard --backend eevdf"
                 }
             }
             .into(),
@@ -220,19 +220,20 @@ fn sched_ext(directory: &Path, release: &str) -> Check {
     }
 }
 
-/// Whether guard refuses the kernel of that release: those before 7.0, and Debian's 7.2.
+/// Whether guard refuses the kernel of that release: those before 7.1, and Debian's 7.2.
 fn refused(release: &str) -> bool {
     let major = release.split('.').next().and_then(|number| number.parse::<u32>().ok());
-    major.is_some_and(|major| major < 7) || release.starts_with("7.2.") && release.contains("deb")
+    let debians = release.starts_with("7.2.") && release.contains("deb");
+    major.is_some_and(|major| major < 7) || release.starts_with("7.0.") || debians
 }
 
 /// Why guard had better not run on the kernel of that release.
 fn warning(release: &str) -> Option<&'static str> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     match (numbers.next()?.ok()?, numbers.next()?.ok()?) {
-        (..=6, _) => Some(
-            "it reserves no time for VMs beside ordinary threads: take 7.3 or newer, or guard \
-             --backend eevdf",
+        (..=6, _) | (7, 0) => Some(
+            "it lacks what guard needs to keep VMs apart from ordinary threads: take 7.3 or newer, \
+             or guard --backend eevdf",
         ),
         (7, 2) if refused(release) => {
             Some("the BTF of Debian's 7.2 misdescribes functions that guard needs: take 7.3")
@@ -328,10 +329,10 @@ mod tests {
 
     #[test]
     fn kernels_that_guard_should_not_run_on_are_named() {
-        for release in ["6.12.117+deb13-cloud-amd64", "6.18.15", "7.2.12+deb13-amd64"] {
+        for release in ["6.12.117+deb13-cloud-amd64", "6.18.15", "7.0.1", "7.2.12+deb13-amd64"] {
             assert!(warning(release).is_some(), "{release}");
         }
-        for release in ["7.0.1", "7.3.4+deb13-cloud-amd64", "10.0", "", "mine", "7"] {
+        for release in ["7.1.1", "7.3.4+deb13-cloud-amd64", "10.0", "", "mine", "7"] {
             assert_eq!(warning(release), None, "{release}");
         }
     }

@@ -2,7 +2,7 @@
 //! The report of a dry run of the scheduler: what took place, and would have been put off or
 //! rescued.
 
-use reprieve_guard::{HeldUp, PutOff, Statistics, VmStatistics, Would};
+use reprieve_guard::{HeldUp, PutOff, Statistics, Would};
 use reprieve_page::plain;
 use reprieve_watch::show::text::vcpus;
 
@@ -21,7 +21,7 @@ pub fn summary(statistics: &Statistics) -> String {
             vm.on_cpu_ns as f64 / 1e9,
         );
         if let Some(would) = &vm.would {
-            text += &of_vm(vm, would);
+            text += &of_vm(would);
         }
         if let Some(trouble) = &vm.trouble {
             text += &format!("  {}\n", plain(trouble));
@@ -30,45 +30,22 @@ pub fn summary(statistics: &Statistics) -> String {
     text
 }
 
-fn of_vm(vm: &VmStatistics, would: &Would) -> String {
+fn of_vm(would: &Would) -> String {
     let mut text = String::new();
     if let Some(extend) = &would.extend {
-        text += &put_off("extend", "preemptions in critical sections", extend);
-    }
-    if would.announced > 0 {
-        text += &format!(
-            "  extend: {} preemptions in sections that its programs announced; off their CPUs for {:.1} ms in all\n",
-            would.announced,
-            ms(would.announced_off_cpu_ns),
-        );
-    }
-    if would.granted_at_most_ns > 0 {
-        text += &format!(
-            "  which would have taken {:.1} ms of CPU time out of turn at most\n",
-            ms(would.granted_at_most_ns),
-        );
-    }
-    if would.throttled > 0 {
-        text += &format!(
-            "  quota (cpu.max): used up at {} preemptions, {:.1} ms in all, which no policy puts off\n",
-            would.throttled,
-            ms(would.throttled_off_cpu_ns),
-        );
+        text += &put_off(extend);
     }
     if let Some(rescue) = &would.rescue {
         text += &held_up(rescue);
     }
-    let said = |blind: &&String| vm.trouble.as_ref() != Some(*blind);
-    for blind in would.blind.iter().filter(said) {
-        text += &format!("  not visible: {}\n", plain(blind));
-    }
     text
 }
 
-fn put_off(policy: &str, what: &str, classes: &[PutOff]) -> String {
+fn put_off(classes: &[PutOff]) -> String {
     let count: u64 = classes.iter().map(|of| of.count).sum();
     let all: u64 = classes.iter().map(|of| of.off_cpu_ns).sum();
-    let mut text = format!("  {policy}: {count} {what} would have been put off");
+    let mut text =
+        format!("  extend: {count} preemptions in critical sections would have been put off");
     if count > 0 {
         text += &format!("; the vCPUs were off their CPUs for {:.1} ms in all", ms(all));
     }
@@ -111,7 +88,7 @@ fn ms(ns: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprieve_guard::{Backend, Policy};
+    use reprieve_guard::{Backend, Policy, VmStatistics};
     use reprieve_watch::model::Class;
 
     fn summary_of(would: Would) -> String {
@@ -138,9 +115,6 @@ mod tests {
                 put_off(Class::Reader, 3, Some(4_500_000)),
                 put_off(Class::Idle, 1, None),
             ]),
-            announced: 5,
-            announced_off_cpu_ns: 6_000_000,
-            granted_at_most_ns: 9_000_000,
             rescue: Some(HeldUp {
                 graces: 2,
                 of: 30,
@@ -148,21 +122,14 @@ mod tests {
                 total_ns: 70_000_000,
                 max_ns: 40_000_000,
             }),
-            throttled: 7,
-            throttled_off_cpu_ns: 21_000_000,
-            blind: vec!["Intel\u{1b}".into()],
         });
         for line in [
             "dry run of full for 2.0 s: nothing was changed",
             "  extend: 4 preemptions in critical sections would have been put off; the vCPUs were off their CPUs for 8.0 ms in all",
             "    reader: 3 times, 6.0 ms in all, 4.500 ms at most",
             "    idle: 1 times, 2.0 ms in all",
-            "  extend: 5 preemptions in sections that its programs announced; off their CPUs for 6.0 ms in all",
-            "  which would have taken 9.0 ms of CPU time out of turn at most",
             "  rescue: 2 grace periods (of 30 that began) were late while a preempted vCPU held them up: 3 preemptions, 70.0 ms in all, 40.000 ms at most",
-            "  quota (cpu.max): used up at 7 preemptions, 21.0 ms in all, which no policy puts off",
             "db?: 2 vCPUs, 0.0 s on CPUs",
-            "  not visible: Intel?",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
         }
@@ -182,7 +149,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_not_said() {
         let text = summary_of(Would::default());
-        for word in ["extend", "rescue", "out of turn"] {
+        for word in ["extend", "rescue"] {
             assert!(!text.contains(word), "{word} in {text}");
         }
     }

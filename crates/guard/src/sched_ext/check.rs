@@ -13,13 +13,13 @@ pub fn host() -> Result<(), Error> {
     if !Path::new(SCHED_EXT).is_dir() {
         return Err(Error::Missing {
             what: "sched_ext, which this kernel does not have",
-            hint: "boot Linux 6.12 or newer with CONFIG_SCHED_CLASS_EXT, or use --backend eevdf; --dry-run shows what guard would do",
+            hint: "boot Linux 7.1 or newer with CONFIG_SCHED_CLASS_EXT, or use --backend eevdf; --dry-run shows what guard would do",
         });
     }
     if !server::supported() {
         return Err(Error::Missing {
             what: "the deadline server of sched_ext (/sys/kernel/debug/sched/ext_server), without which ordinary threads may keep vCPUs from their CPUs",
-            hint: "boot Linux 7.0 or newer and mount debugfs (mount -t debugfs none /sys/kernel/debug), or use --backend eevdf",
+            hint: "boot Linux 7.1 or newer and mount debugfs (mount -t debugfs none /sys/kernel/debug), or use --backend eevdf",
         });
     }
     if !none_loaded() {
@@ -44,12 +44,6 @@ pub fn none_loaded() -> bool {
 fn read(file: &str) -> String {
     let text = fs::read_to_string(Path::new(SCHED_EXT).join(file)).unwrap_or_default();
     text.trim().to_owned()
-}
-
-/// Whether there are CPUs without ticks while one thread runs there (`nohz_full`).
-pub fn ticks_stop() -> bool {
-    let list = fs::read_to_string("/sys/devices/system/cpu/nohz_full").unwrap_or_default();
-    list.contains(|c: char| c.is_ascii_digit())
 }
 
 /// Whether timers expire in threads of a higher class, which have preempted the thread on whose

@@ -3,7 +3,6 @@
 
 use super::program::{Program, types};
 use super::weight::{self, Weighed};
-use crate::constants;
 use crate::error::Error;
 use crate::options::{Options, Policy};
 use libc::{SCHED_OTHER, SCHED_RESET_ON_FORK};
@@ -59,10 +58,8 @@ impl Policies {
 
 struct Shared {
     stop: AtomicBool,
-    /// By process.
-    vms: Mutex<BTreeMap<u32, Followed>>,
-    /// By process, what of it the kernel schedules, and why.
-    left: Mutex<BTreeMap<u32, String>>,
+    /// By process: VMs that are followed; what of a VM the kernel schedules, and why.
+    told: Mutex<(BTreeMap<u32, Followed>, BTreeMap<u32, String>)>,
     /// Locked after the machines.
     policies: Mutex<Policies>,
 }
@@ -81,8 +78,7 @@ impl Follower {
     ) -> Result<Follower, Error> {
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
-            vms: Mutex::default(),
-            left: Mutex::default(),
+            told: Mutex::default(),
             policies: Mutex::new(Policies { all: options.policy, other: BTreeMap::new() }),
         });
         let mut state = State {
@@ -101,12 +97,12 @@ impl Follower {
 
     /// By process.
     pub fn vms(&self) -> BTreeMap<u32, Followed> {
-        self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        self.shared.told.lock().unwrap_or_else(|e| e.into_inner()).0.clone()
     }
 
     /// The part of the VM that the kernel schedules, and why.
     pub fn left(&self, pid: u32) -> Option<String> {
-        self.shared.left.lock().unwrap_or_else(|e| e.into_inner()).get(&pid).cloned()
+        self.shared.told.lock().unwrap_or_else(|e| e.into_inner()).1.get(&pid).cloned()
     }
 
     /// The policy for the VM.
@@ -198,17 +194,10 @@ impl State {
         }
         let machines = self.machines.clone();
         let machines = machines.lock();
-        let gone: Vec<Key> = self
-            .known
-            .keys()
-            .filter(|key| machines.get(key).is_none_or(|m| !m.runs()))
-            .copied()
-            .collect();
-        for key in gone {
-            self.forget(key);
-        }
-        let runs = |key: Key| machines.get(&key).is_some_and(|machine| machine.runs());
-        self.shared.policies().other.retain(|&key, _| runs(key));
+        let runs = |key: &Key| machines.get(key).is_some_and(|machine| machine.runs());
+        let gone: Vec<Key> = self.known.keys().filter(|key| !runs(key)).copied().collect();
+        gone.into_iter().for_each(|key| self.forget(key));
+        self.shared.policies().other.retain(|key, _| runs(key));
         // VMs with an entry.
         let running = || {
             let running = machines.values().filter(|machine| machine.runs());
@@ -231,11 +220,11 @@ impl State {
         }
         let followed =
             |(&key, known): (&Key, &Known)| (key.pid, Followed { key, index: known.index });
-        let all = self.known.iter().map(followed).collect();
-        *self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()) = all;
+        let followed = self.known.iter().map(followed).collect();
         let running = machines.values().filter(|machine| machine.runs());
         let left = running.filter_map(|machine| Some((machine.key.pid, self.left(machine)?)));
-        *self.shared.left.lock().unwrap_or_else(|e| e.into_inner()) = left.collect();
+        let told = (followed, left.collect());
+        *self.shared.told.lock().unwrap_or_else(|e| e.into_inner()) = told;
     }
 
     /// The part of the VM that the kernel schedules, and why.
@@ -317,8 +306,13 @@ impl State {
             }
         }
         if let Some(layout) = layout {
-            set_spins(&self.program, entry, &layout.spins);
-            set_rcu(&self.program, entry, layout, &vcpus);
+            guests.set_field(entry, offset_of!(types::guest, spins), spins(layout));
+            if let Some(rcu) = rcu(layout, &vcpus) {
+                guests.set_field(entry, offset_of!(types::guest, rcu), rcu);
+                // Another boot counts its grace periods anew.
+                guests.set_field(entry, offset_of!(types::guest, grace), types::grace::default());
+                guests.set_field(entry, offset_of!(types::guest, ready), 1u32);
+            }
         }
         self.program.changed();
         let weighed = weighed.clone();
@@ -326,78 +320,47 @@ impl State {
     }
 }
 
-/// Tells the scheduler in which code the guest's CPUs spin for each other.
-fn set_spins(program: &Program, index: usize, spins: &[Spin]) {
-    let spins = &spins[..spins.len().min(constants::MAX_SPINS)];
-    for (n, Spin { code, for_owner }) in spins.iter().enumerate() {
-        let at = offset_of!(types::guest, spins) + n * size_of::<types::spin>();
-        program.guests.set_field(index, at + offset_of!(types::spin, start), code.start);
+/// The code in which the guest's CPUs spin for each other.
+fn spins(layout: &BpfLayout) -> types::spins {
+    let mut all = types::spins::default();
+    for (entry, Spin { code, for_owner }) in all.code.iter_mut().zip(&layout.spins) {
         let bytes = (code.end - code.start) as u32;
-        program.guests.set_field(index, at + offset_of!(types::spin, bytes), bytes);
-        let for_owner = u32::from(*for_owner);
-        program.guests.set_field(index, at + offset_of!(types::spin, for_owner), for_owner);
+        *entry = types::spin { start: code.start, bytes, for_owner: u32::from(*for_owner) };
+        all.used += 1;
     }
-    let used = spins.len() as u32;
-    program.guests.set_field(index, offset_of!(types::guest, spins_used), used);
+    all
 }
 
-/// Tells the scheduler where the guest keeps its RCU's state, if that is known. What is beyond its
-/// tables is not rescued.
-fn set_rcu(program: &Program, index: usize, layout: &BpfLayout, vcpus: &[(u32, u32, Option<u32>)]) {
-    let Some(rcu) = &layout.rcu else { return };
-    let mut guest = types::guest::default();
-    let leaves = rcu.leaves.iter().take(constants::MAX_LEAVES);
-    for (entry, leaf) in guest.leaves.iter_mut().zip(leaves) {
+/// Where the guest keeps its RCU's state, if that is known. What is beyond the scheduler's tables
+/// is not rescued.
+fn rcu(layout: &BpfLayout, vcpus: &[(u32, u32, Option<u32>)]) -> Option<types::rcu> {
+    let of = layout.rcu.as_ref()?;
+    let mut rcu = types::rcu {
+        node_entry: of.node_entry.unwrap_or(0),
+        task_cpu: of.task_cpu.unwrap_or(0),
+        kthread_task: of.kthread_task.unwrap_or(0),
+        kthread_cpu: of.kthread_cpu.unwrap_or(0),
+        kthread_on_rq: of.kthread_on_rq.unwrap_or(0),
+        kthread_state: of.kthread_state.unwrap_or(0),
+        fqs_due: of.fqs_due.unwrap_or(0),
+        jiffies: layout.jiffies.unwrap_or(0),
+        ..types::rcu::default()
+    };
+    for (entry, leaf) in rcu.leaves.iter_mut().zip(&of.leaves) {
         *entry = types::leaf {
             qsmask: leaf.qsmask,
             gp_tasks: leaf.gp_tasks.unwrap_or(0),
             first_cpu: leaf.first_cpu,
             cpus: leaf.last_cpu - leaf.first_cpu + 1,
         };
-        guest.leaves_used += 1;
+        rcu.leaves_used += 1;
     }
     for &(_, slot, cpu) in vcpus {
-        if let Some(entry) = cpu.and_then(|cpu| guest.slots.get_mut(cpu as usize)) {
+        if let Some(entry) = cpu.and_then(|cpu| rcu.slots.get_mut(cpu as usize)) {
             *entry = slot + 1;
         }
     }
-    let guests = &program.guests;
-    let words: [(usize, u32); 4] = [
-        (offset_of!(types::guest, leaves_used), guest.leaves_used),
-        (offset_of!(types::guest, node_entry), rcu.node_entry.unwrap_or(0)),
-        (offset_of!(types::guest, task_cpu), rcu.task_cpu.unwrap_or(0)),
-        (offset_of!(types::guest, kthread), 0),
-    ];
-    for (offset, value) in words {
-        guests.set_field(index, offset, value);
-    }
-    let longs: [(usize, Option<u64>); 7] = [
-        (offset_of!(types::guest, kthread_task), rcu.kthread_task),
-        (offset_of!(types::guest, kthread_cpu), rcu.kthread_cpu),
-        (offset_of!(types::guest, kthread_on_rq), rcu.kthread_on_rq),
-        (offset_of!(types::guest, kthread_state), rcu.kthread_state),
-        (offset_of!(types::guest, fqs_due), rcu.fqs_due),
-        (offset_of!(types::guest, jiffies), layout.jiffies),
-        // Another boot counts its grace periods anew.
-        (offset_of!(types::guest, seq), None),
-    ];
-    for (offset, value) in longs {
-        guests.set_field(index, offset, value.unwrap_or(0));
-    }
-    for (n, leaf) in guest.leaves.iter().enumerate() {
-        let at = offset_of!(types::guest, leaves) + n * size_of::<types::leaf>();
-        guests.set_field(index, at + offset_of!(types::leaf, qsmask), leaf.qsmask);
-        guests.set_field(index, at + offset_of!(types::leaf, gp_tasks), leaf.gp_tasks);
-        guests.set_field(index, at + offset_of!(types::leaf, first_cpu), leaf.first_cpu);
-        guests.set_field(index, at + offset_of!(types::leaf, cpus), leaf.cpus);
-        let owes = offset_of!(types::guest, owes) + n * size_of::<u64>();
-        guests.set_field(index, owes, 0u64);
-    }
-    for (n, &slot) in guest.slots.iter().enumerate() {
-        let at = offset_of!(types::guest, slots) + n * size_of::<u32>();
-        guests.set_field(index, at, slot);
-    }
-    guests.set_field(index, offset_of!(types::guest, ready), 1u32);
+    Some(rcu)
 }
 
 const SCHED_EXT: libc::c_int = 7;

@@ -44,19 +44,14 @@ pub struct SchedExt {
     options: Options,
     started_ns: u64,
     process_ns: u64,
-    restarts: u64,
     /// Dropped last: gives back what is reserved.
     supervisor: Supervisor,
 }
 
-/// vCPUs have what is reserved in each of these periods: long beside a tick of the kernel's, which
-/// ends the server's turn late, and short, since a real-time thread may have to wait for a turn.
-const PERIOD_NS: u64 = 50_000_000;
-
 impl SchedExt {
     pub fn start(options: &Options) -> Result<SchedExt, Error> {
         check::host()?;
-        let mut supervisor = undo::begin(&options.journal)?;
+        let supervisor = undo::begin(&options.lock)?;
         let process_ns = clock::process_ns();
         let watch = Watch::start(&reprieve_watch::Options {
             interval: options.interval,
@@ -67,7 +62,7 @@ impl SchedExt {
         let program = Arc::new(Program::load(options, &slots.program, &kvm)?);
         let follower = Follower::start(machines.clone(), program.clone(), options)?;
         program.attach()?;
-        reserve(options, &mut supervisor)?;
+        reserve(options)?;
         let regions = Regions::serve(machines, slots)
             .map_err(|source| Error::Io { what: "serving guests' regions".into(), source })?;
         let (options, started_ns) = (options.clone(), clock::now_ns());
@@ -79,15 +74,14 @@ impl SchedExt {
             options,
             started_ns,
             process_ns,
-            restarts: 0,
             supervisor,
         })
     }
 }
 
 /// Reserves time for vCPUs on each CPU. The kernel takes it while a scheduler is attached.
-fn reserve(options: &Options, supervisor: &mut Supervisor) -> Result<(), Error> {
-    let io = |source: std::io::Error| match source.kind() {
+fn reserve(options: &Options) -> Result<(), Error> {
+    server::reserve(options.reserve).map_err(|source| match source.kind() {
         std::io::ErrorKind::ResourceBusy => Error::Unsupported {
             why: format!(
                 "the kernel cannot reserve {} % of each CPU beside the threads with deadlines: give a smaller --reserve",
@@ -95,12 +89,7 @@ fn reserve(options: &Options, supervisor: &mut Supervisor) -> Result<(), Error> 
             ),
         },
         _ => Error::Io { what: "reserving CPU time for vCPUs".into(), source },
-    };
-    for server in server::all(options.reserve, PERIOD_NS).map_err(io)? {
-        supervisor.note(&server.line()).map_err(io)?;
-        server.reserve().map_err(io)?;
-    }
-    Ok(())
+    })
 }
 
 impl Guard for SchedExt {
@@ -113,15 +102,12 @@ impl Guard for SchedExt {
         Ok(Statistics {
             time_ns: snapshot.time_ns,
             elapsed_ns: snapshot.time_ns.saturating_sub(self.started_ns),
-            backend: Backend::SchedExt,
-            policy: self.options.policy,
-            dry_run: false,
             vms,
             decisions,
             decisions_ns,
             decision_times,
             process_ns: clock::process_ns().saturating_sub(self.process_ns),
-            restarts: self.restarts,
+            ..Statistics::new(Backend::SchedExt, self.options.policy)
         })
     }
 
@@ -133,16 +119,7 @@ impl Guard for SchedExt {
         if self.supervisor.is_gone() {
             return Some("its supervisor ended, which gives back what is reserved".into());
         }
-        let ended = self.program.ended()?;
-        if !ended.restart {
-            return Some(ended.why);
-        }
-        // CPUs came or went: the kernel wants the scheduler to begin anew, with those there are.
-        self.restarts += 1;
-        let (_, slots, kvm) = self.watch.parts();
-        let again = self.program.load_again(&self.options, &slots.program, &kvm);
-        let again = again.and_then(|()| reserve(&self.options, &mut self.supervisor));
-        again.err().map(|error| format!("{}, and it cannot be loaded again: {error}", ended.why))
+        self.program.ended()
     }
 }
 
@@ -153,12 +130,12 @@ impl SchedExt {
         let guest = guest.unwrap_or_default();
         let preempted = Class::ALL
             .into_iter()
-            .zip(guest.avoided)
+            .zip(guest.did.avoided)
             .map(|(class, avoided)| Preempted { class, suffered: suffered(vm, class), avoided });
-        let region = self.regions.statistics(vm.pid).map(|region| RegionStatistics {
+        let region = self.regions.trouble(vm.pid).map(|trouble| RegionStatistics {
             suffered: suffered_announced(vm),
-            avoided: guest.avoided[Class::ALL.len()],
-            ..region
+            avoided: guest.did.avoided[Class::ALL.len()],
+            trouble,
         });
         let readable = vm.state == VmState::Watching && guest.ready == 1;
         VmStatistics {
@@ -175,16 +152,14 @@ impl SchedExt {
             policy: self.follower.policy(followed),
             weight: guest.weight,
             vcpus: vm.vcpus.len() as u32,
-            on_cpu_ns: guest.on_cpu_ns,
+            on_cpu_ns: guest.did.on_cpu_ns,
             preempted: preempted.collect(),
             region,
-            extended: granted(&guest.extended),
-            rescued: granted(&guest.rescued),
-            yielded: granted(&guest.yielded),
-            ticks_waited: guest.ticks,
-            gave_way: guest.gave_way,
-            short: 0,
-            would: None,
+            extended: granted(&guest.did.extended),
+            rescued: granted(&guest.did.rescued),
+            yielded: granted(&guest.did.yielded),
+            gave_way: guest.did.gave_way,
+            ..VmStatistics::default()
         }
     }
 }
@@ -206,7 +181,6 @@ fn granted(granted: &types::granted) -> Granted {
         count: granted.count,
         total_ns: granted.total_ns,
         max_ns: granted.max_ns,
-        expired: granted.expired,
         refused: granted.refused,
     }
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The scheduler, loaded and attached; again, when the kernel wants that. Dropping it detaches and
-//! unloads it; nothing is pinned, so a crash does the same.
+//! The scheduler, loaded and attached. Dropping it detaches and unloads it; nothing is pinned, so a
+//! crash does the same.
 
-use super::check;
 use crate::constants;
 use crate::error::Error;
 use crate::options::Options;
@@ -13,8 +12,7 @@ use reprieve_watch::vms::machine::Kvm;
 use skeleton::{GuardSkel, GuardSkelBuilder};
 use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
 use std::os::fd::AsFd;
-use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
 
 pub use skeleton::types;
 
@@ -26,19 +24,21 @@ mod skeleton {
 
 // SAFETY: made of integers.
 unsafe impl Plain for types::guest {}
+// SAFETY: made of integers.
+unsafe impl Plain for types::spins {}
+// SAFETY: made of integers.
+unsafe impl Plain for types::rcu {}
+// SAFETY: made of integers.
+unsafe impl Plain for types::grace {}
 
-/// Its arrays outlive it when it is loaded again.
 pub struct Program {
-    loaded: Mutex<Option<Loaded>>,
-    maps: Maps,
-    pub guests: Shared<types::guest>,
-}
-
-struct Maps {
-    guests: MapHandle,
+    loaded: Mutex<Loaded>,
     members: MapHandle,
     tids: MapHandle,
     costs: MapHandle,
+    /// The program's variables, as words.
+    variables: Shared<u64>,
+    pub guests: Shared<types::guest>,
 }
 
 /// The scheduler in the kernel.
@@ -48,216 +48,70 @@ struct Loaded {
     /// Borrows `storage`; dropped before it.
     skel: ManuallyDrop<GuardSkel<'static>>,
     storage: *mut MaybeUninit<OpenObject>,
-    /// The program's variables, as words.
-    variables: Shared<u64>,
     /// The CPUs that were online when it was told.
     online: Vec<usize>,
-    /// Others are online than it was told of.
-    outdated: bool,
 }
 
 // SAFETY: `storage` is a box of this alone; the rest may be sent.
 unsafe impl Send for Loaded {}
 
-/// Why the kernel ended the scheduler.
-pub struct Ended {
-    pub why: String,
-    /// The kernel wants it to begin anew.
-    pub restart: bool,
-}
-
-/// How often the scheduler looks at a CPU for which nobody waits. Its ticks look for changes.
-pub(super) const LOOK_ALONE: Duration = Duration::from_millis(100);
-/// The same, where a CPU that runs one thread may have no ticks.
-const LOOK_TICKLESS: Duration = Duration::from_millis(2);
-
-/// A bit of an exit code (`enum scx_exit_code`).
+const CPUS_CHANGED: &str = "CPUs came or went: start guard again";
+/// A bit of the exit code where they did (`enum scx_exit_code`).
 const RESTART: u64 = 1 << 48;
-/// How long the kernel may take to be rid of the scheduler that it ended.
-const FAREWELL: Duration = Duration::from_secs(10);
-/// How long a CPU that goes may still be among those that are online, although no thread can be
-/// moved there.
-const GOES: Duration = Duration::from_secs(5);
 
 impl Program {
     /// Loads the scheduler, which shares arrays with `watch`. It does not schedule yet.
     pub fn load(options: &Options, watch: &raw::Program, kvm: &Kvm) -> Result<Program, Error> {
-        let loaded = Loaded::load(options, watch, kvm, None)?;
+        let loaded = Loaded::load(options, watch, kvm)?;
         let maps = &loaded.skel.maps;
-        let guests = Shared::map(maps.guests.as_fd(), constants_vms()).map_err(|source| {
-            Error::Io { what: "mapping the scheduler's guests".into(), source }
-        })?;
-        let maps = Maps {
-            guests: MapHandle::try_from(&maps.guests).map_err(refused("map"))?,
+        let mapping = |source| Error::Io { what: "mapping the scheduler's arrays".into(), source };
+        let words = size_of::<types::bss>() / size_of::<u64>();
+        Ok(Program {
             members: MapHandle::try_from(&maps.members).map_err(refused("map"))?,
             tids: MapHandle::try_from(&maps.tids).map_err(refused("map"))?,
             costs: MapHandle::try_from(&maps.costs).map_err(refused("map"))?,
-        };
-        Ok(Program { loaded: Mutex::new(Some(loaded)), maps, guests })
+            variables: Shared::map(maps.bss.as_fd(), words).map_err(mapping)?,
+            guests: Shared::map(maps.guests.as_fd(), raw::constants::MAX_VMS).map_err(mapping)?,
+            loaded: Mutex::new(loaded),
+        })
     }
 
     /// From now on it schedules.
     pub fn attach(&self) -> Result<(), Error> {
-        match &mut *self.loaded() {
-            Some(loaded) => loaded.attach(),
-            None => Ok(()),
-        }
-    }
-
-    /// Loads and attaches the scheduler again, after the kernel has ended it. What it knew of VMs,
-    /// and its counters, stay.
-    pub fn load_again(
-        &self,
-        options: &Options,
-        watch: &raw::Program,
-        kvm: &Kvm,
-    ) -> Result<(), Error> {
-        let mut loaded = self.loaded();
-        *loaded = None;
-        let end = Instant::now() + FAREWELL;
-        while !check::none_loaded() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let mut again = Loaded::load(options, watch, kvm, Some(&self.maps))?;
-        again.attach()?;
-        *loaded = Some(again);
-        Ok(())
-    }
-
-    fn loaded(&self) -> MutexGuard<'_, Option<Loaded>> {
-        self.loaded.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// Why the kernel ended it, if it did.
-    pub fn ended(&self) -> Option<Ended> {
-        self.loaded().as_ref().and_then(Loaded::ended)
-    }
-
-    /// Tells the program that thread `tid` is vCPU `slot` of the shared array.
-    pub fn add_vcpu(&self, tid: u32, slot: u32) -> Result<(), libbpf_rs::Error> {
-        self.maps.tids.update(&slot.to_ne_bytes(), &tid.to_ne_bytes(), MapFlags::ANY)?;
-        self.maps.members.update(&tid.to_ne_bytes(), &(slot + 1).to_ne_bytes(), MapFlags::ANY)
-    }
-
-    /// The number and the slot of a thread that has ended need not be free: another vCPU may
-    /// have them by now.
-    pub fn remove_vcpu(&self, tid: u32, slot: u32) {
-        let (member, own) = (tid.to_ne_bytes(), slot.to_ne_bytes());
-        let is = |found: Result<Option<Vec<u8>>, _>, number: u32| {
-            found.ok().flatten().is_some_and(|bytes| bytes == number.to_ne_bytes())
-        };
-        if is(self.maps.members.lookup(&member, MapFlags::ANY), slot + 1) {
-            let _ = self.maps.members.delete(&member);
-        }
-        if is(self.maps.tids.lookup(&own, MapFlags::ANY), tid) {
-            let _ = self.maps.tids.update(&own, &0u32.to_ne_bytes(), MapFlags::ANY);
-        }
-    }
-
-    /// Has the program look again which threads are vCPUs.
-    pub fn changed(&self) {
-        if let Some(loaded) = &*self.loaded() {
-            let generation = offset_of!(types::bss, generation);
-            loaded.set(generation, loaded.get(generation) + 1);
-        }
-    }
-
-    /// Decisions, the time in them, ns, and how long they took.
-    pub fn cost(&self) -> (u64, u64, Times) {
-        let values = self.maps.costs.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
-        let word = |bytes: &[u8], at: usize| {
-            bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
-        };
-        let cpus = values.ok().flatten().unwrap_or_default();
-        let sum = |at: usize| cpus.iter().map(|cpu| word(cpu, at)).sum();
-        let steps: Vec<Vec<u64>> = cpus
-            .iter()
-            .map(|cpu| {
-                let at = |n| offset_of!(types::cost, steps) + n * size_of::<u64>();
-                (0..raw::constants::COST_STEPS).map(|n| word(cpu, at(n))).collect()
-            })
-            .collect();
-        let times = Times::of(steps.iter().map(Vec::as_slice));
-        (sum(offset_of!(types::cost, runs)), sum(offset_of!(types::cost, total_ns)), times)
-    }
-}
-
-impl Loaded {
-    fn load(
-        options: &Options,
-        watch: &raw::Program,
-        kvm: &Kvm,
-        maps: Option<&Maps>,
-    ) -> Result<Loaded, Error> {
-        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep_complaint)));
-        let storage = Box::into_raw(Box::new(MaybeUninit::uninit()));
-        // SAFETY: a box of its own, freed only where no skeleton exists: below on error, else in
-        // `drop`.
-        let borrowed = unsafe { &mut *storage };
-        let online = online_cpus();
-        let opened = open(options, &online, watch, kvm, maps, borrowed).and_then(|skel| {
-            let words = size_of::<types::bss>() / size_of::<u64>();
-            let variables = Shared::map(skel.maps.bss.as_fd(), words).map_err(|source| {
-                Error::Io { what: "mapping the scheduler's variables".into(), source }
-            })?;
-            Ok((ManuallyDrop::new(skel), variables))
-        });
-        match opened {
-            Ok((skel, variables)) => {
-                Ok(Loaded { links: Vec::new(), skel, storage, variables, online, outdated: false })
-            }
-            Err(error) => {
-                // SAFETY: made above; the skeleton that borrowed it is gone.
-                drop(unsafe { Box::from_raw(storage) });
-                Err(error)
-            }
-        }
-    }
-
-    fn attach(&mut self) -> Result<(), Error> {
-        let link = self.skel.maps.guard_ops.attach_struct_ops().map_err(refused("attach"))?;
-        self.links.push(link);
-        let tick = &self.skel.progs.guard_tick;
+        let loaded = &mut *self.loaded.lock().unwrap_or_else(|e| e.into_inner());
+        let link = loaded.skel.maps.guard_ops.attach_struct_ops().map_err(refused("attach"))?;
+        loaded.links.push(link);
+        let tick = &loaded.skel.progs.guard_tick;
         if tick.autoload() {
-            self.links.push(tick.attach_trace().map_err(refused("attach to KVM"))?);
+            loaded.links.push(tick.attach_trace().map_err(refused("attach to KVM"))?);
         }
         self.set(offset_of!(types::bss, active), 1);
         // From now on the kernel ends the scheduler if a CPU comes or goes. One may have done so
         // while it was being loaded.
-        let online = online_cpus();
-        self.outdated = online != self.online;
-        online.into_iter().try_for_each(|cpu| self.start_timer(cpu))
-    }
-
-    /// Starts the timer of a CPU. One that goes needs none: the scheduler ends.
-    fn start_timer(&self, cpu: usize) -> Result<(), Error> {
-        let timer = &self.skel.progs.guard_start_timer;
-        let end = Instant::now() + GOES;
-        loop {
-            let source = match on_cpu(cpu, || timer.test_run(ProgramInput::default())) {
-                Ok(done) => return done.map(drop).map_err(refused("start the timer")),
-                Err(source) => source,
-            };
-            if self.ended().is_some() || !online_cpus().contains(&cpu) {
-                return Ok(());
-            }
-            if Instant::now() >= end {
-                return Err(out_of_reach(cpu, source));
-            }
-            std::thread::sleep(Duration::from_millis(10));
+        if online_cpus() != loaded.online {
+            return Err(Error::Ended(CPUS_CHANGED.into()));
         }
+        let timer = &loaded.skel.progs.guard_start_timer;
+        for &cpu in &loaded.online {
+            match on_cpu(cpu, || timer.test_run(ProgramInput::default())) {
+                Ok(done) => done.map_err(refused("start the timer"))?,
+                Err(source) => return Err(out_of_reach(cpu, source)),
+            };
+        }
+        Ok(())
     }
 
-    fn ended(&self) -> Option<Ended> {
+    /// Why the kernel ended it, if it did.
+    pub fn ended(&self) -> Option<String> {
         if self.get(offset_of!(types::bss, exit_kind)) == 0 {
-            let why = "CPUs came or went while it was being loaded".into();
-            return self.outdated.then_some(Ended { why, restart: true });
+            return None;
+        }
+        if self.get(offset_of!(types::bss, exit_code)) & RESTART != 0 {
+            return Some(CPUS_CHANGED.into());
         }
         let reason = self.text(offset_of!(types::bss, exit_reason));
         let message = self.text(offset_of!(types::bss, exit_message));
-        let why = if message.is_empty() { reason } else { format!("{reason}: {message}") };
-        let restart = self.get(offset_of!(types::bss, exit_code)) & RESTART != 0;
-        Some(Ended { why, restart })
+        Some(if message.is_empty() { reason } else { format!("{reason}: {message}") })
     }
 
     /// A variable of [`constants::MESSAGE_LEN`] bytes, in one line.
@@ -276,11 +130,83 @@ impl Loaded {
     fn set(&self, offset: usize, value: u64) {
         self.variables.put(offset / size_of::<u64>(), value);
     }
+
+    /// Tells the program that thread `tid` is vCPU `slot` of the shared array.
+    pub fn add_vcpu(&self, tid: u32, slot: u32) -> Result<(), libbpf_rs::Error> {
+        self.tids.update(&slot.to_ne_bytes(), &tid.to_ne_bytes(), MapFlags::ANY)?;
+        self.members.update(&tid.to_ne_bytes(), &(slot + 1).to_ne_bytes(), MapFlags::ANY)
+    }
+
+    /// The number and the slot of a thread that has ended need not be free: another vCPU may
+    /// have them by now.
+    pub fn remove_vcpu(&self, tid: u32, slot: u32) {
+        let (member, own) = (tid.to_ne_bytes(), slot.to_ne_bytes());
+        let is = |found: Result<Option<Vec<u8>>, _>, number: u32| {
+            found.ok().flatten().is_some_and(|bytes| bytes == number.to_ne_bytes())
+        };
+        if is(self.members.lookup(&member, MapFlags::ANY), slot + 1) {
+            let _ = self.members.delete(&member);
+        }
+        if is(self.tids.lookup(&own, MapFlags::ANY), tid) {
+            let _ = self.tids.update(&own, &0u32.to_ne_bytes(), MapFlags::ANY);
+        }
+    }
+
+    /// Has the program look again which threads are vCPUs.
+    pub fn changed(&self) {
+        let generation = offset_of!(types::bss, generation);
+        self.set(generation, self.get(generation) + 1);
+    }
+
+    /// Decisions, the time in them, ns, and how long they took.
+    pub fn cost(&self) -> (u64, u64, Times) {
+        let values = self.costs.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let word = |bytes: &[u8], at: usize| {
+            bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
+        };
+        let cpus = values.ok().flatten().unwrap_or_default();
+        let sum = |at: usize| cpus.iter().map(|cpu| word(cpu, at)).sum();
+        let steps: Vec<Vec<u64>> = cpus
+            .iter()
+            .map(|cpu| {
+                let at = |n| offset_of!(types::cost, steps) + n * size_of::<u64>();
+                (0..raw::constants::COST_STEPS).map(|n| word(cpu, at(n))).collect()
+            })
+            .collect();
+        let times = Times::of(steps.iter().map(Vec::as_slice));
+        (sum(offset_of!(types::cost, runs)), sum(offset_of!(types::cost, total_ns)), times)
+    }
+}
+
+impl Loaded {
+    fn load(options: &Options, watch: &raw::Program, kvm: &Kvm) -> Result<Loaded, Error> {
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep_complaint)));
+        let storage = Box::into_raw(Box::new(MaybeUninit::uninit()));
+        // SAFETY: a box of its own, freed only where no skeleton exists: below on error, else in
+        // `drop`.
+        let borrowed = unsafe { &mut *storage };
+        let online = online_cpus();
+        match open(options, &online, watch, kvm, borrowed) {
+            Ok(skel) => {
+                Ok(Loaded { links: Vec::new(), skel: ManuallyDrop::new(skel), storage, online })
+            }
+            Err(error) => {
+                // SAFETY: made above; the skeleton that borrowed it is gone.
+                drop(unsafe { Box::from_raw(storage) });
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.set(offset_of!(types::bss, active), 0);
+    }
 }
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        self.set(offset_of!(types::bss, active), 0);
         self.links.clear();
         // SAFETY: dropped once, and `storage`, made by `load`, after what borrows it.
         unsafe {
@@ -290,25 +216,19 @@ impl Drop for Loaded {
     }
 }
 
-fn constants_vms() -> usize {
-    raw::constants::MAX_VMS
-}
-
 fn open(
     options: &Options,
     online: &[usize],
     watch: &raw::Program,
     kvm: &Kvm,
-    maps: Option<&Maps>,
     storage: &'static mut MaybeUninit<OpenObject>,
 ) -> Result<GuardSkel<'static>, Error> {
     let mut open = GuardSkelBuilder::default().open(storage).map_err(refused("open"))?;
     let cpus = few_cpus()?;
-    let look_alone = if check::ticks_stop() { LOOK_TICKLESS } else { LOOK_ALONE };
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.with_svm = *kvm == Kvm::Svm;
         rodata.with_vmx = *kvm == Kvm::Vmx;
-        rodata.settings = settings(options, look_alone, cpus, online.len());
+        rodata.settings = settings(options, cpus, online.len());
     }
     open.progs.guard_tick.set_autoload(has_function("apic_timer_fn"));
     let [(vcpus, vcpus_len), (vms, vms_len)] = watch.shared_maps();
@@ -318,31 +238,13 @@ fn open(
         map.set_max_entries(len).map_err(refused("size"))?;
         map.reuse_fd(fd).map_err(refused("share"))?;
     }
-    if let Some(maps) = maps {
-        for (map, old) in [
-            (&mut open.maps.guests, &maps.guests),
-            (&mut open.maps.members, &maps.members),
-            (&mut open.maps.tids, &maps.tids),
-            (&mut open.maps.costs, &maps.costs),
-        ] {
-            map.reuse_fd(old.as_fd()).map_err(refused("share"))?;
-        }
-    }
     open.maps.threads.set_max_entries(1).map_err(refused("size"))?;
     open.load().map_err(refused("load"))
 }
 
-/// guard is loaded again when a CPU comes or goes.
-pub(super) fn settings(
-    options: &Options,
-    look_alone: Duration,
-    cpus: usize,
-    online: usize,
-) -> types::settings {
-    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+pub(super) fn settings(options: &Options, cpus: usize, online: usize) -> types::settings {
     types::settings {
-        max_hold: ns(options.max_hold),
-        look_alone: ns(look_alone),
+        max_hold: options.max_hold.as_nanos() as u64,
         cpus: cpus as u64,
         online: online as u64,
     }

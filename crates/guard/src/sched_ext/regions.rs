@@ -4,10 +4,8 @@
 //!
 //! eBPF programs may not write to a process's memory, and a guest's region cannot be memory of
 //! theirs: QEMU maps a file. So a thread copies, every [`PERIOD`], what the eBPF program at context
-//! switches has noted in the shared array. How late it is, is counted. It sleeps while no VM has a
-//! region.
+//! switches has noted in the shared array. It sleeps while no VM has a region.
 
-use crate::statistics::RegionStatistics;
 use reprieve_hint::abi::region::VCPUS;
 use reprieve_watch::raw::{clock, types};
 use reprieve_watch::vms::discovery::Machines;
@@ -22,13 +20,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const PERIOD: Duration = Duration::from_millis(1);
-/// How often the list of VMs is looked at, and the statistics can be seen.
+/// How often the list of VMs is looked at.
 const AGAIN: Duration = Duration::from_millis(100);
 /// How often the beat changes where nothing else does.
 const BEAT_NS: u64 = 100_000_000;
-
-/// By process.
-type All = BTreeMap<u32, RegionStatistics>;
 
 /// Ends the thread, and waits for it, when dropped.
 pub struct Regions {
@@ -39,7 +34,8 @@ pub struct Regions {
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
-    all: Mutex<All>,
+    /// By process with a region, why nothing is told, if so.
+    troubles: Mutex<BTreeMap<u32, Option<String>>>,
 }
 
 impl Regions {
@@ -52,9 +48,9 @@ impl Regions {
         Ok(Regions { shared, thread: Some(thread) })
     }
 
-    /// The statistics of that process's VM, if it has a region.
-    pub fn statistics(&self, pid: u32) -> Option<RegionStatistics> {
-        self.shared.all.lock().unwrap_or_else(PoisonError::into_inner).get(&pid).cloned()
+    /// Whether that process's VM has a region, and why its guest is told nothing, if so.
+    pub fn trouble(&self, pid: u32) -> Option<Option<String>> {
+        self.shared.troubles.lock().unwrap_or_else(PoisonError::into_inner).get(&pid).cloned()
     }
 }
 
@@ -78,14 +74,13 @@ struct State {
 struct Served {
     pid: u32,
     region: Region,
-    /// `None`: it cannot be written to; the statistics say why.
-    writer: Option<Writer>,
+    /// Why it cannot be written to, if so.
+    writer: Result<Writer, String>,
     /// The guest's number of each vCPU, and its entry in the shared array.
     vcpus: Vec<(u32, u32)>,
     /// The last words to each vCPU, and when.
     said: Vec<(u32, u32)>,
     beat: u64,
-    statistics: RegionStatistics,
 }
 
 impl State {
@@ -95,8 +90,8 @@ impl State {
         while !shared.stop.load(Ordering::Relaxed) {
             if Instant::now() >= due {
                 self.look();
-                let all = self.served.iter().map(|vm| (vm.pid, vm.statistics.clone()));
-                *shared.all.lock().unwrap_or_else(PoisonError::into_inner) = all.collect();
+                let all = self.served.iter().map(|vm| (vm.pid, vm.writer.as_ref().err().cloned()));
+                *shared.troubles.lock().unwrap_or_else(PoisonError::into_inner) = all.collect();
                 due = Instant::now() + AGAIN;
             }
             for served in &mut self.served {
@@ -137,22 +132,19 @@ fn vcpus(machine: &Machine) -> Vec<(u32, u32)> {
 
 impl Served {
     fn new(pid: u32, region: Region) -> Served {
-        let mut statistics = RegionStatistics::default();
-        let writer = region.open();
-        let writer = writer.inspect_err(|error| statistics.trouble = Some(error.to_string())).ok();
-        Served { pid, region, writer, vcpus: vec![], said: vec![], beat: 0, statistics }
+        let writer = region.open().map_err(|error| error.to_string());
+        Served { pid, region, writer, vcpus: vec![], said: vec![], beat: 0 }
     }
 
     /// `slept`: when this thread left its CPU last. It may run where a vCPU would if it did not
     /// look: the vCPU has its CPU back when the guest reads, and is told so.
     fn publish(&mut self, slots: &Slots, slept: u64) {
-        let Some(writer) = &self.writer else { return };
+        let Ok(writer) = &self.writer else { return };
         let entries = &slots.program.vcpus;
         let now = clock::now_ns();
         let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let len = self.vcpus.iter().map(|&(vcpu, _)| vcpu as usize + 1).max().unwrap_or(0);
         let mut says = vec![(0, 0); len];
-        let mut late = Vec::new();
         for &(vcpu, slot) in &self.vcpus {
             let (vcpu, slot) = (vcpu as usize, slot as usize);
             let field = |offset| entries.get_field::<u32>(slot, offset);
@@ -165,22 +157,14 @@ impl Served {
             }
             // How many threads wait for its CPU is not known.
             says[vcpu] = (state, 0);
-            if !displaced && self.said.get(vcpu).is_some_and(|said| said.0 != state) {
-                late.push(now.saturating_sub(since));
-            }
         }
         if says == self.said && now - self.beat < BEAT_NS {
             return;
         }
         if let Err(error) = writer.publish(now, &says) {
-            self.statistics.trouble = Some(error.to_string());
-            self.writer = None;
+            self.writer = Err(error.to_string());
             return;
         }
-        let statistics = &mut self.statistics;
-        statistics.changes += late.len() as u64;
-        statistics.late_ns += late.iter().sum::<u64>();
-        statistics.latest_ns = late.into_iter().fold(statistics.latest_ns, u64::max);
         (self.said, self.beat) = (says, now);
     }
 }

@@ -6,6 +6,8 @@
 //! server. The kernel looks whether the runtime is used up at its ticks, so that a turn may last
 //! for one more: the share is the closer to what is reserved, the longer the period.
 
+use super::lock::Restored;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,109 +17,108 @@ const SERVERS: &str = "/sys/kernel/debug/sched/ext_server";
 /// How the kernel may be told that none is reserved without a warning in its log.
 const LEAST_NS: u64 = 100_000;
 
+/// vCPUs have what is reserved in each of these periods: long beside a tick of the kernel's, which
+/// ends the server's turn late, and short, since a real-time thread may have to wait for a turn.
+/// The period tells guard's reservations from others: 50 ms, and some nanoseconds, as nobody would
+/// choose it.
+const PERIOD_NS: u64 = 50_000_017;
+
+/// The kernel's own.
+const DEFAULT: Times = Times { runtime_ns: 50_000_000, period_ns: 1_000_000_000 };
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    pub runtime_ns: u64,
-    pub period_ns: u64,
+    runtime_ns: u64,
+    period_ns: u64,
 }
 
-/// The server of a CPU, as it was before and as guard sets it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Server {
-    pub cpu: u32,
-    pub before: Times,
-    pub set: Times,
-}
+/// What is reserved on each CPU.
+pub type Servers = BTreeMap<u32, Times>;
 
 /// Whether this kernel has the servers, and debugfs shows them.
 pub fn supported() -> bool {
     Path::new(SERVERS).is_dir()
 }
 
-/// Whether the CPU is off. The kernel then takes no times for its server. guard is loaded again
-/// when the CPU comes.
+/// What is reserved now.
+pub fn all() -> io::Result<Servers> {
+    all_in(Path::new(SERVERS))
+}
+
+fn all_in(servers: &Path) -> io::Result<Servers> {
+    let cpu = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("cpu")?.parse().ok();
+    let cpus = fs::read_dir(servers)?.flatten().filter_map(cpu);
+    cpus.map(|cpu| Ok((cpu, Times::of(servers, cpu)?))).collect()
+}
+
+/// Whether the CPU is off. The kernel then takes no times for its server. When the CPU comes, guard
+/// has to start again.
 fn is_off(cpu: u32) -> bool {
     let online = fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/online"));
     online.is_ok_and(|online| online.trim() == "0")
 }
 
-/// A server for each CPU that is to have `percent` of each period, and has not yet.
-pub fn all(percent: u8, period_ns: u64) -> io::Result<Vec<Server>> {
-    let runtime_ns = (period_ns / 100 * u64::from(percent)).max(LEAST_NS);
-    let set = Times { runtime_ns, period_ns };
-    let mut servers = Vec::new();
-    for entry in fs::read_dir(SERVERS)? {
-        let name = entry?.file_name();
-        let cpu = name.to_string_lossy().strip_prefix("cpu").and_then(|n| n.parse().ok());
-        let Some(cpu) = cpu else { continue };
-        let before = Times::of(Path::new(SERVERS), cpu)?;
-        if before != set && !is_off(cpu) {
-            servers.push(Server { cpu, before, set });
+/// Reserves `percent` of each CPU.
+///
+/// # Errors
+/// [`io::ErrorKind::ResourceBusy`] where threads with deadlines have been promised that time.
+pub fn reserve(percent: u8) -> io::Result<()> {
+    let runtime_ns = (PERIOD_NS / 100 * u64::from(percent)).max(LEAST_NS);
+    let set = Times { runtime_ns, period_ns: PERIOD_NS };
+    for (cpu, now) in all()? {
+        let done = if now == set { Ok(()) } else { set.put(Path::new(SERVERS), cpu) };
+        match done {
+            Err(error) if !is_off(cpu) => return Err(error),
+            _ => {}
         }
     }
-    Ok(servers)
+    Ok(())
 }
 
-impl Server {
-    /// # Errors
-    /// [`io::ErrorKind::ResourceBusy`] where threads with deadlines have been promised that time.
-    pub fn reserve(&self) -> io::Result<()> {
-        match self.set.put(Path::new(SERVERS), self.cpu) {
-            Err(_) if is_off(self.cpu) => Ok(()),
-            done => done,
-        }
-    }
-
-    /// Returns whether the server had what guard sets. What somebody else has set since stays.
-    pub fn restore(&self) -> io::Result<bool> {
-        let off = |error| if is_off(self.cpu) { io::Error::other("it is off") } else { error };
-        self.restore_in(Path::new(SERVERS)).map_err(off)
-    }
-
-    fn restore_in(&self, servers: &Path) -> io::Result<bool> {
-        match Times::of(servers, self.cpu) {
-            Ok(now) if now == self.set => self.before.put(servers, self.cpu).map(|()| true),
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(false),
-        }
-    }
-
-    /// The line of a journal.
-    pub fn line(&self) -> String {
-        let Server { cpu, before, set } = self;
-        let (runtime, period) = (before.runtime_ns, before.period_ns);
-        format!("server {cpu} {runtime} {period} {} {}\n", set.runtime_ns, set.period_ns)
-    }
-
-    pub fn parse(line: &str) -> Option<Server> {
-        let (cpu, times) = line.strip_prefix("server ")?.split_once(' ')?;
-        let times: Option<Vec<u64>> = times.split(' ').map(|word| word.parse().ok()).collect();
-        let [runtime, period, set_runtime, set_period] = times?[..] else { return None };
-        Some(Server {
-            cpu: cpu.parse().ok()?,
-            before: Times { runtime_ns: runtime, period_ns: period },
-            set: Times { runtime_ns: set_runtime, period_ns: set_period },
-        })
-    }
+/// Gives back what guard reserved. A CPU of which `before` does not tell gets the kernel's default.
+pub fn restore(before: &Servers, restored: &mut Restored) {
+    restore_in(Path::new(SERVERS), before, restored);
 }
 
-fn files(servers: &Path, cpu: u32) -> [PathBuf; 2] {
-    let cpu = servers.join(format!("cpu{cpu}"));
-    [cpu.join("runtime"), cpu.join("period")]
+fn restore_in(servers: &Path, before: &Servers, restored: &mut Restored) {
+    let all = match all_in(servers) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return restored.failed.push(format!("what is reserved: {error}"));
+        }
+        all => all.unwrap_or_default(),
+    };
+    for (cpu, now) in all {
+        if now.period_ns != PERIOD_NS {
+            continue;
+        }
+        let before = before.get(&cpu).filter(|before| before.period_ns != PERIOD_NS);
+        match before.unwrap_or(&DEFAULT).put(servers, cpu) {
+            Ok(()) => restored.cpus += 1,
+            Err(error) => {
+                let why = if is_off(cpu) { "it is off".into() } else { error.to_string() };
+                restored.failed.push(format!("what is reserved on CPU {cpu}: {why}"));
+            }
+        }
+    }
 }
 
 impl Times {
+    fn files(servers: &Path, cpu: u32) -> [PathBuf; 2] {
+        let cpu = servers.join(format!("cpu{cpu}"));
+        [cpu.join("runtime"), cpu.join("period")]
+    }
+
     fn of(servers: &Path, cpu: u32) -> io::Result<Times> {
         let read = |file: &Path| {
             let text = fs::read_to_string(file)?;
             text.trim().parse().map_err(|_| io::Error::other(format!("{text:?}")))
         };
-        let [runtime, period] = files(servers, cpu);
+        let [runtime, period] = Times::files(servers, cpu);
         Ok(Times { runtime_ns: read(&runtime)?, period_ns: read(&period)? })
     }
 
     fn put(self, servers: &Path, cpu: u32) -> io::Result<()> {
-        let [runtime, period] = files(servers, cpu);
+        let [runtime, period] = Times::files(servers, cpu);
         let mut writes = [(runtime, self.runtime_ns), (period, self.period_ns)];
         // The runtime is never longer than the period.
         if Times::of(servers, cpu)?.runtime_ns <= self.period_ns {
@@ -131,34 +132,25 @@ impl Times {
 mod tests {
     use super::*;
 
-    const BEFORE: Times = Times { runtime_ns: 50_000_000, period_ns: 1_000_000_000 };
-    const SET: Times = Times { runtime_ns: 5_000_000, period_ns: 20_000_000 };
-
     #[test]
-    fn a_line_is_read_as_it_was_written() {
-        let server = Server { cpu: 7, before: BEFORE, set: SET };
-        assert_eq!(Server::parse(server.line().trim_end()), Some(server));
-        // The last line of a writer that was killed in the middle of it.
-        for torn in ["", "server", "server 7", "server 7 1 2 3", "server 7 1 2 3 4 5", "7 1 0 0"] {
-            assert_eq!(Server::parse(torn), None, "{torn:?}");
-        }
-    }
-
-    #[test]
-    fn what_somebody_else_has_set_since_stays() {
+    fn what_guard_reserved_is_given_back_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
-        fs::create_dir(dir.path().join("cpu3")).unwrap();
-        for file in files(dir.path(), 3) {
-            fs::write(file, "1000000").unwrap();
+        let guards = Times { runtime_ns: 5_000_000, period_ns: PERIOD_NS };
+        let other = Times { runtime_ns: 5_000_000, period_ns: 20_000_000 };
+        for cpu in 0..4 {
+            fs::create_dir(dir.path().join(format!("cpu{cpu}"))).unwrap();
+            for file in Times::files(dir.path(), cpu) {
+                fs::write(file, "1000000").unwrap();
+            }
+            guards.put(dir.path(), cpu).unwrap();
         }
-        let server = Server { cpu: 3, before: BEFORE, set: SET };
-        for (now, restored) in [(SET, true), (Times { period_ns: 30_000_000, ..SET }, false)] {
-            now.put(dir.path(), 3).unwrap();
-            assert_eq!(server.restore_in(dir.path()).unwrap(), restored);
-            let after = if restored { BEFORE } else { now };
-            assert_eq!(Times::of(dir.path(), 3).unwrap(), after);
-        }
-        // The CPU, or the kernel's server, is gone.
-        assert!(!Server { cpu: 4, ..server }.restore_in(dir.path()).unwrap());
+        // Left by another guard, not known, and set by somebody since.
+        other.put(dir.path(), 3).unwrap();
+        let before = Servers::from([(0, other), (1, guards), (3, guards)]);
+        let mut restored = Restored::default();
+        restore_in(dir.path(), &before, &mut restored);
+        assert_eq!((restored.cpus, restored.failed.len()), (3, 0));
+        let after = all_in(dir.path()).unwrap();
+        assert_eq!(after, Servers::from([(0, other), (1, DEFAULT), (2, DEFAULT), (3, other)]));
     }
 }

@@ -3,12 +3,13 @@
 //!
 //! The process is forked before guard has threads or has touched anything, and waits for the end of
 //! a pipe whose other end only guard has: the kernel closes that even after a `kill -9`. Then it
-//! undoes what guard did, removes its journal, and ends. It is in a session of
-//! its own and ignores the signals of a terminal and of `systemctl stop`, which reach the whole
-//! group. Where both are killed at the same moment, the journal remains for the next guard or
-//! `guard restore`.
+//! undoes what guard did, removes the lock's file, and ends. It is in a
+//! session of its own and ignores the signals of a terminal and of `systemctl stop`, which reach
+//! the whole group. Where both are killed at the same moment, the next guard or `guard restore`
+//! undoes it.
 
-use super::journal::Journal;
+use super::lock::Lock;
+use super::server::{self, Servers};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -16,16 +17,20 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 pub struct Supervisor {
     /// `None` after the end.
     pipe: Option<OwnedFd>,
-    journal: Journal,
+    lock: Lock,
+    /// What was reserved before guard.
+    before: Servers,
     pid: libc::pid_t,
     /// How it ended, as of `waitpid`.
     status: Option<i32>,
 }
 
 impl Supervisor {
-    /// Forks it, with guard's journal. To be called before this process starts threads.
-    pub fn start(mut journal: Journal) -> io::Result<Supervisor> {
+    /// Forks it, with guard's lock. To be called before this process starts threads.
+    pub fn start(mut lock: Lock) -> io::Result<Supervisor> {
         alone()?;
+        // None on a kernel without.
+        let before = server::all().unwrap_or_default();
         let (read, write) = pipe()?;
         let (answer, answers) = pipe()?;
         // SAFETY: the process has one thread, so the child may do anything.
@@ -33,12 +38,12 @@ impl Supervisor {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop((write, answer));
-                supervise(read, answers, &journal)
+                supervise(read, answers, &lock, &before)
             }
             pid => {
                 drop((read, answers));
-                journal.begin(pid as u32)?;
-                let supervisor = Supervisor { pipe: Some(write), journal, pid, status: None };
+                lock.name(pid as u32)?;
+                let supervisor = Supervisor { pipe: Some(write), lock, before, pid, status: None };
                 supervisor.began(answer)?;
                 Ok(supervisor)
             }
@@ -53,11 +58,6 @@ impl Supervisor {
             "ready" => Ok(()),
             _ => Err(io::Error::other("the supervisor did not start")),
         }
-    }
-
-    /// Notes what is going to be changed.
-    pub fn note(&mut self, line: &str) -> io::Result<()> {
-        self.journal.add(line)
     }
 
     /// Whether it has ended before guard: then nobody gives slices back if guard is killed.
@@ -86,7 +86,7 @@ impl Drop for Supervisor {
         self.pipe = None;
         self.wait(0);
         if !self.status.is_some_and(|status| libc::WIFEXITED(status)) {
-            undo(&self.journal);
+            undo(&self.lock, &self.before);
         }
     }
 }
@@ -120,20 +120,20 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// The supervisor itself.
-fn supervise(read: OwnedFd, answers: OwnedFd, journal: &Journal) -> ! {
+fn supervise(read: OwnedFd, answers: OwnedFd, lock: &Lock, before: &Servers) -> ! {
     let stderr = libc::STDERR_FILENO;
-    detach(&[read.as_raw_fd(), answers.as_raw_fd(), journal.descriptor(), stderr]);
+    detach(&[read.as_raw_fd(), answers.as_raw_fd(), lock.descriptor(), stderr]);
     let mut answers = File::from(answers);
     let _ = writeln!(answers, "ready");
     drop(answers);
     // Nobody writes to it: this ends when guard does.
     let _ = File::from(read).read_to_end(&mut Vec::new());
-    exit(if undo(journal) { 0 } else { 1 })
+    exit(if undo(lock, before) { 0 } else { 1 })
 }
 
 /// Restores what guard changed; says what is left to do, if anything.
-fn undo(journal: &Journal) -> bool {
-    let failed = journal.end().failed;
+fn undo(lock: &Lock, before: &Servers) -> bool {
+    let failed = lock.end(before).failed;
     if !failed.is_empty() {
         let _ = writeln!(
             io::stderr(),

@@ -69,6 +69,8 @@ pub enum Habit {
     Relays,
     /// As `Computes`. The vCPU never reports, and claims to be in a critical section at all times.
     Lies,
+    /// As `Computes`. Every word of its guest is any number.
+    Wild,
     /// As `Computes`. The vCPU needs its VM's only spin lock for part of the time. If it spins for
     /// long, it yields to the holder, if that is how its guest spins.
     Locks { yields: bool },
@@ -183,12 +185,13 @@ impl Machine {
         });
         native::guest(vm, |guest| {
             (guest.ready, guest.weight, guest.full) = (1, weight, full);
-            (guest.kthread_task, guest.kthread_cpu) = (base + KTHREAD_TASK, base + KTHREAD_CPU);
-            (guest.kthread_on_rq, guest.kthread_state) = (base + ON_RQ, base + STATE);
-            (guest.fqs_due, guest.jiffies) = (base + FQS_DUE, base + JIFFIES);
-            guest.spins_used = 2;
-            guest.spins[0] = types::spin { start: CALLS, bytes: 64, for_owner: 0 };
-            guest.spins[1] = types::spin { start: MUTEX, bytes: 64, for_owner: 1 };
+            let (rcu, spins) = (&mut guest.rcu, &mut guest.spins);
+            (rcu.kthread_task, rcu.kthread_cpu) = (base + KTHREAD_TASK, base + KTHREAD_CPU);
+            (rcu.kthread_on_rq, rcu.kthread_state) = (base + ON_RQ, base + STATE);
+            (rcu.fqs_due, rcu.jiffies) = (base + FQS_DUE, base + JIFFIES);
+            spins.used = 2;
+            spins.code[0] = types::spin { start: CALLS, bytes: 64, for_owner: 0 };
+            spins.code[1] = types::spin { start: MUTEX, bytes: 64, for_owner: 1 };
         });
         vm
     }
@@ -214,11 +217,12 @@ impl Machine {
             vcpu.qsbit = 1 << (number % 16);
         });
         native::guest(vm, |guest| {
-            guest.leaves_used = leaf as u32 + 1;
-            let leaf = &mut guest.leaves[leaf];
+            let rcu = &mut guest.rcu;
+            rcu.leaves_used = leaf as u32 + 1;
+            let leaf = &mut rcu.leaves[leaf];
             (leaf.qsmask, leaf.first_cpu) = (qsmask, number as u32 / 16 * 16);
             leaf.cpus = number as u32 % 16 + 1;
-            guest.slots[number] = slot as u32 + 1;
+            rcu.slots[number] = slot as u32 + 1;
         });
         slot
     }
@@ -234,6 +238,19 @@ impl Machine {
         let vcpu = self.vcpu_of(pid)?;
         let (vm, own) = (self.vcpus[vcpu].vm, VCPUS + self.vcpus[vcpu].number as u64 * VCPU_BYTES);
         let offset = from.checked_sub(BASE * (vm as u64 + 1))?;
+        if self.vcpus[vcpu].habit == Habit::Wild {
+            // Small numbers, addresses in and just outside its memory, and anything.
+            let number = match self.random.below(4) {
+                0 => self.random.below(256),
+                1 => DIRECT_MAP + self.random.below(2 * own),
+                2 => u64::MAX,
+                _ => self.random.below(u64::MAX),
+            };
+            let end = (offset as usize).checked_add(bytes)?;
+            let words = self.vms[vm].memory.get_mut(offset as usize..end)?;
+            words.iter_mut().zip(number.to_ne_bytes()).for_each(|(to, from)| *to = from);
+            return Some(words);
+        }
         if offset >= own {
             self.show_registers(vcpu);
         }
@@ -382,7 +399,7 @@ impl Machine {
         }
         let mut below = |end| self.random.below(end) + US;
         (one.burst, one.sleeps) = match (one.habit, one.lock) {
-            (Habit::Computes | Habit::Lies, _) => (u64::MAX / 4, 0),
+            (Habit::Computes | Habit::Lies | Habit::Wild, _) => (u64::MAX / 4, 0),
             (Habit::Locks { .. }, Lock::Holds) => (below(400 * US), 0),
             (Habit::Locks { .. }, _) => (below(100 * US), 0),
             (Habit::Calls, _) => (below(MS), 0),

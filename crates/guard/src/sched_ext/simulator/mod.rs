@@ -17,7 +17,7 @@ mod kernel;
 mod native;
 mod tests;
 
-use super::program::{LOOK_ALONE, settings, types};
+use super::program::{settings, types};
 use crate::options::Options;
 use guest::Habit;
 use kernel::{Current, Machine, Mask, machine};
@@ -56,7 +56,7 @@ impl Host {
     fn new(cpus: usize, seed: u64) -> Host {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let options = Options::default();
-        native::native_load(&settings(&options, LOOK_ALONE, cpus, cpus));
+        native::native_load(&settings(&options, cpus, cpus));
         Machine::make(cpus, seed);
         assert_eq!(native::guard_init(), 0);
         for cpu in 0..cpus {

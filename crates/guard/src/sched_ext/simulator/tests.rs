@@ -31,8 +31,8 @@ impl Host {
         self.ran(vm) as f64 / all as f64
     }
 
-    fn told<R>(&self, vm: usize, of: impl FnOnce(&types::guest) -> R) -> R {
-        native::guest(vm, |guest| of(guest))
+    fn told<R>(&self, vm: usize, of: impl FnOnce(&types::did) -> R) -> R {
+        native::guest(vm, |guest| of(&guest.did))
     }
 
     /// Mean and 90th percentile of the VM's grace periods.
@@ -212,6 +212,18 @@ fn a_vm_that_always_claims_gets_no_more_than_its_share() {
         assert_share(&host, liar, 0.5, 0.01);
         assert_share(&host, honest, 0.5, 0.01);
         assert_bounds(&host, 10 * S);
+    }
+}
+
+#[test]
+fn words_that_mean_nothing_gain_nothing() {
+    for seed in 0..3 {
+        let host = Host::new(2, seed);
+        let wild = host.vcpus(100, FULL, Wild, 20);
+        host.vcpus(100, FULL, Computes, 3);
+        host.run(5 * S);
+        assert_share(&host, wild, 0.5, 0.02);
+        assert_bounds(&host, 5 * S);
     }
 }
 

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The journal of CPUs with reservations that are not their own, and how to give these back.
+//! The lock of the guard at work: a file in `/run/reprieve` that names it and its supervisor.
 //!
-//! A reservation stays when the program that made it dies. So guard keeps a journal in
-//! `/run/reprieve`: a line per CPU, written *before* the kernel is told of a change. guard's
-//! supervisor ([`super::supervisor`]), the next guard, or `guard restore` undoes what it tells of.
-//!
-//! > **Invariant.** Whoever writes the journal, or undoes what it tells of, has its lock. guard and
-//! > its supervisor share the lock, and the kernel releases it when both are gone.
+//! > **Invariant.** Whoever changes slices or reservations, or undoes such changes, has the lock.
+//! > guard and its supervisor share it, and the kernel releases it when both are gone. The file
+//! > stays until all is undone.
 
-use super::server::Server;
+use super::server::{self, Servers};
 use super::slice::{self, SHORT};
 use reprieve_watch::publish::make_directory;
 use std::fs::{self, File};
@@ -19,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "guard";
 
-pub struct Journal {
+pub struct Lock {
     path: PathBuf,
     file: File,
 }
@@ -37,9 +34,9 @@ pub struct Restored {
     pub failed: Vec<String>,
 }
 
-impl Journal {
-    /// Takes the journal in `directory`, or returns the process of the guard that has it.
-    pub fn take(directory: &Path) -> io::Result<Result<Journal, u32>> {
+impl Lock {
+    /// Takes the lock in `directory`, or returns the process of the guard that has it.
+    pub fn take(directory: &Path) -> io::Result<Result<Lock, u32>> {
         make_directory(directory)?;
         let path = directory.join(NAME);
         loop {
@@ -62,19 +59,15 @@ impl Journal {
             }
             // Whoever had it before has removed it.
             if file.metadata()?.nlink() > 0 {
-                return Ok(Ok(Journal { path, file }));
+                return Ok(Ok(Lock { path, file }));
             }
         }
     }
 
-    /// Begins anew, and names this process and its `supervisor`.
-    pub fn begin(&mut self, supervisor: u32) -> io::Result<()> {
+    /// Names this process and its `supervisor`.
+    pub fn name(&mut self, supervisor: u32) -> io::Result<()> {
         self.file.set_len(0)?;
-        self.add(&format!("{} {supervisor}\n", std::process::id()))
-    }
-
-    pub fn add(&mut self, line: &str) -> io::Result<()> {
-        self.file.write_all(line.as_bytes())
+        self.file.write_all(format!("{} {supervisor}\n", std::process::id()).as_bytes())
     }
 
     /// The descriptor whose lock this is.
@@ -82,29 +75,20 @@ impl Journal {
         self.file.as_raw_fd()
     }
 
-    /// Undoes what guard did.
-    pub fn undo(&self) -> Restored {
+    /// Undoes what guard did; `before` is what was reserved before.
+    pub fn undo(&self, before: &Servers) -> Restored {
         let mut restored = Restored::default();
         match slice::restore_all(SHORT) {
             Ok(threads) => restored.threads = threads,
             Err(error) => restored.failed.push(format!("slices: {error}")),
         }
-        let text = fs::read_to_string(&self.path).unwrap_or_default();
-        for server in text.lines().skip(1).filter_map(Server::parse) {
-            match server.restore() {
-                Ok(had) => restored.cpus += usize::from(had),
-                Err(error) => {
-                    let what = format!("what is reserved on CPU {}: {error}", server.cpu);
-                    restored.failed.push(what);
-                }
-            }
-        }
+        server::restore(before, &mut restored);
         restored
     }
 
-    /// The same. The journal is removed if all is undone.
-    pub fn end(&self) -> Restored {
-        let mut restored = self.undo();
+    /// The same. The file is removed if all is undone.
+    pub fn end(&self, before: &Servers) -> Restored {
+        let mut restored = self.undo(before);
         if restored.failed.is_empty() {
             if let Err(error) = fs::remove_file(&self.path) {
                 restored.failed.push(format!("{}: {error}", self.path.display()));
@@ -119,24 +103,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_has_the_journal_at_a_time() {
+    fn one_has_the_lock_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
-        let mut journal = Journal::take(dir.path()).unwrap().ok().unwrap();
-        journal.begin(7).unwrap();
-        // No such CPU has a reservation. The last line is torn.
-        journal.add("server 4000000 1 2 3 4\nserver 1").unwrap();
+        let mut lock = Lock::take(dir.path()).unwrap().ok().unwrap();
+        lock.name(7).unwrap();
         // The supervisor's.
-        let shared = journal.file.try_clone().unwrap();
-        let taken = || Journal::take(dir.path()).unwrap().err();
+        let shared = lock.file.try_clone().unwrap();
+        let taken = || Lock::take(dir.path()).unwrap().err();
         assert_eq!(taken(), Some(std::process::id()));
-        drop(journal);
+        drop(lock);
         assert_eq!(taken(), Some(std::process::id()));
         drop(shared);
-        let journal = Journal::take(dir.path()).unwrap().ok().unwrap();
-        let restored = journal.end();
-        assert_eq!((restored.cpus, restored.failed.len()), (0, 0));
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left");
-        // The lock of a journal that is gone is nobody's.
-        assert!(Journal::take(dir.path()).unwrap().is_ok());
+        let lock = Lock::take(dir.path()).unwrap().ok().unwrap();
+        fs::remove_file(&lock.path).unwrap();
+        // That of a file that is gone is nobody's.
+        assert!(Lock::take(dir.path()).unwrap().is_ok());
     }
 }
