@@ -9,13 +9,6 @@ pub enum Error {
     TooManyDomains,
     /// A callback asked to wait until callbacks have run.
     InCallback,
-    /// This process may not give its threads real-time priority.
-    Boost,
-    /// A signal cannot be used to ask threads for their stacks.
-    StackSignal {
-        /// Its number.
-        signal: i32,
-    },
 }
 
 impl std::fmt::Display for Error {
@@ -26,13 +19,6 @@ impl std::fmt::Display for Error {
             }
             Error::InCallback => f.write_str(
                 "a callback cannot wait for callbacks: call barrier() from another thread",
-            ),
-            Error::Boost => f.write_str(
-                "readers cannot be given real-time priority: needs CAP_SYS_NICE or RLIMIT_RTPRIO of 2, and a real-time budget where cgroups limit it",
-            ),
-            Error::StackSignal { signal } => write!(
-                f,
-                "signal {signal} has a handler already, or is no real-time signal (SIGRTMIN to SIGRTMAX on Linux): choose another for stacks"
             ),
         }
     }

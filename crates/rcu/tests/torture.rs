@@ -635,13 +635,9 @@ fn torture(engine: Engine, readers: u64, time: Duration, seed: u64, forks: bool)
         .soft_cap(soft)
         .build()
         .unwrap();
-    // Stalls are reported after a short time, and the reports are dropped. Half of the runs boost
-    // readers, where the system allows it.
+    // Stalls are reported after a short time, and the reports are dropped.
     domain.set_stall_timeout(Some(Duration::from_millis(2)));
     domain.on_stall(|_| ());
-    if seed % 2 == 1 {
-        let _ = domain.set_boost(true);
-    }
     let domain = Arc::new(domain);
     let list = List::new_in(domain.clone());
     (0..ALWAYS).for_each(|id| list.push_back(Item::new(id)));

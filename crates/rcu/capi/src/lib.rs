@@ -210,7 +210,6 @@ pub struct Stats {
     threads: u64,
     stalls: u64,
     forgotten: u64,
-    boosted: u64,
     visits: u64,
 }
 
@@ -231,7 +230,6 @@ pub unsafe extern "C" fn reprieve_get_stats(stats: *mut Stats) {
         threads: s.threads,
         stalls: s.stalls,
         forgotten: s.forgotten,
-        boosted: s.boosted,
         visits: s.visits,
     };
     // SAFETY: the caller's promise.

@@ -12,8 +12,6 @@ pub struct Laggard {
     waiting_ns: u64,
     ran_ns: u64,
     name: *const c_char,
-    stack: *const usize,
-    depth: usize,
     thread: u32,
     state: u32,
     cpu: i32,
@@ -73,8 +71,6 @@ unsafe fn tell(stall: &watch::Stall, hook: Hook, argument: *mut c_void) {
         waiting_ns: nanoseconds(laggard.waiting),
         ran_ns: laggard.ran.map_or(0, nanoseconds),
         name: CStr::as_ptr(name),
-        stack: laggard.stack.as_ptr(),
-        depth: laggard.stack.len(),
         thread: laggard.thread,
         state: number(&laggard.state),
         cpu: laggard.cpu.map_or(-1, |cpu| cpu as i32),
@@ -147,11 +143,6 @@ pub unsafe extern "C" fn reprieve_stalled(
     }
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn reprieve_stall_stacks(signal: c_int) -> c_int {
-    if watch::enable_stacks(signal).is_ok() { 0 } else { libc::EINVAL }
-}
-
 /// # Safety
 /// As above.
 #[unsafe(no_mangle)]
@@ -166,12 +157,4 @@ pub unsafe extern "C" fn reprieve_set_forget_dead(of: *const Domain, forget: c_i
 pub unsafe extern "C" fn reprieve_forget_dead_threads(of: *const Domain) -> usize {
     // SAFETY: the caller's promise.
     unsafe { domain(of) }.forget_dead_threads()
-}
-
-/// # Safety
-/// As above.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn reprieve_set_boost(of: *const Domain, on: c_int) -> c_int {
-    // SAFETY: the caller's promise.
-    if unsafe { domain(of) }.set_boost(on != 0).is_ok() { 0 } else { libc::EPERM }
 }

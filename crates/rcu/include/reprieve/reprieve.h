@@ -216,7 +216,6 @@ struct reprieve_stats {
 	uint64_t threads; /* registered */
 	uint64_t stalls; /* reports made: stall.h */
 	uint64_t forgotten; /* dead readers */
-	uint64_t boosted; /* readers given a higher priority for a moment */
 	uint64_t
 		visits; /* grace periods that woke a thread on each CPU, where the membarrier spins */
 };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Grace periods that wait too long: reports of the readers they wait for, readers that died,
- * readers that could be helped.
+ * Grace periods that wait too long: reports of the readers they wait for, and readers that died.
  *
  * A domain of null is the default one, in every function.
  *
@@ -63,8 +62,6 @@ struct reprieve_laggard {
 	uint64_t waiting_ns; /* time in its section, at least */
 	uint64_t ran_ns; /* CPU time used of that */
 	const char *name;
-	const uintptr_t *stack; /* innermost first */
-	size_t depth; /* of the stack; 0: not known */
 	uint32_t thread; /* as gettid() gives it */
 	uint32_t state; /* enum reprieve_reader_state */
 	int32_t cpu; /* where it runs or ran last; -1: not known */
@@ -102,23 +99,11 @@ void reprieve_on_stall(const struct reprieve_domain *domain, reprieve_stall_hook
 int reprieve_stalled(const struct reprieve_domain *domain, uint64_t longer_than_ms,
 		     reprieve_stall_hook *hook, void *argument);
 
-/*
- * Reports of all domains show stacks: laggards are sent this real-time signal (SIGRTMIN + n), which
- * interrupts their system calls. 0, or EINVAL if it is none or has a handler.
- */
-int reprieve_stall_stacks(int signal);
-
 /* Whether grace periods go on without readers whose threads are dead (at first, yes). */
 void reprieve_set_forget_dead(const struct reprieve_domain *domain, int forget);
 
 /* Gives up what dead threads left: sections, protected nodes, places. How many there were. */
 size_t reprieve_forget_dead_threads(const struct reprieve_domain *domain);
-
-/*
- * Preempted readers that hold up a grace period become real-time threads until they are out of
- * their sections. 0, or EPERM.
- */
-int reprieve_set_boost(const struct reprieve_domain *domain, int on);
 
 #ifdef __cplusplus
 }

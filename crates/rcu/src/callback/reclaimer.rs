@@ -358,7 +358,6 @@ impl Reclaimer {
             fallbacks: sum(registry, |r| &r.fallbacks) - self.counted_before.1,
             stalls: self.grace.watch.stalls.load(Ordering::Relaxed),
             forgotten: self.grace.watch.forgotten.load(Ordering::Relaxed),
-            boosted: self.grace.watch.boost.count.load(Ordering::Relaxed),
             visits: self.grace.visits(),
             threads: registry
                 .records()

@@ -482,19 +482,6 @@ impl Domain {
         self.reclaimer.grace.watch.set_hook(None);
     }
 
-    /// Whether grace periods that wait for preempted readers have them scheduled: all laggards, 64
-    /// at a time, and the thread that waits, become `SCHED_FIFO`, for 0.2 ms per laggard at most,
-    /// and get their policy back when they have left their sections. Off by default
-    /// (`REPRIEVE_BOOST=1` in the environment turns it on). For plain sections: restartable lookups
-    /// are not waited for. Not with [`Engine::Ltimer`] and [`Engine::Sched`], which take their
-    /// time, unless a request is urgent (then with the first).
-    ///
-    /// # Errors
-    /// [`Error::Boost`] if this process may not.
-    pub fn set_boost(&self, on: bool) -> Result<(), Error> {
-        if self.reclaimer.grace.watch.boost.set(on) { Ok(()) } else { Err(Error::Boost) }
-    }
-
     /// Whether grace periods forget readers whose threads are dead, and go on. Default: yes. A
     /// thread that exits or is cancelled ends its sections itself, except those of leaked guards,
     /// which nobody ends; this is about those killed by a bare `exit` system call, and about

@@ -208,9 +208,6 @@ pub struct Stats {
     pub stalls: u64,
     /// Readers that died inside a section, or with a record, and were forgotten.
     pub forgotten: u64,
-    /// Readers given a higher priority for a moment. See
-    /// [`Domain::set_boost`](crate::Domain::set_boost).
-    pub boosted: u64,
     /// Grace periods that woke a thread on each CPU where that was possible, instead of
     /// interrupting it, because the membarrier was seen to spin. See `docs/runtime.md`.
     pub visits: u64,

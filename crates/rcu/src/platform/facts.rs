@@ -10,7 +10,6 @@
 //!   self-test.
 //! - `REPRIEVE_BARRIER=visit|interrupt` says how leaders of grace periods reach other CPUs: by
 //!   per-CPU threads, or by interrupts, even if that takes longer.
-//! - `REPRIEVE_BOOST=1` turns [`Domain::set_boost`](crate::Domain::set_boost) on in all domains.
 //!
 //! None of it allocates from the heap, so a signal handler may be the first to ask.
 
@@ -96,7 +95,6 @@ impl std::fmt::Display for Restartable {
 
 static FENCED: AtomicBool = AtomicBool::new(true);
 static ONE_CPU: AtomicBool = AtomicBool::new(false);
-static BOOST: AtomicBool = AtomicBool::new(false);
 /// The request of `REPRIEVE_BARRIER`: [`EITHER`], [`BY_THREADS`] or [`BY_INTERRUPTS`].
 static REACH: AtomicU8 = AtomicU8::new(EITHER);
 const EITHER: u8 = 0;
@@ -118,7 +116,6 @@ const MOST_TESTS: u32 = 8;
 /// Called at start-up.
 pub(super) fn find_out() {
     register_membarrier();
-    BOOST.store(variable(c"REPRIEVE_BOOST", c"1"), Ordering::Relaxed);
     RESTARTABLE.store(find_restartable(), Ordering::Relaxed);
     let barrier = |value| variable(c"REPRIEVE_BARRIER", value);
     let reach = match (barrier(c"visit"), barrier(c"interrupt")) {
@@ -157,12 +154,6 @@ fn variable(name: &CStr, value: &CStr) -> bool {
 
 fn force(value: &CStr) -> bool {
     variable(c"REPRIEVE_FORCE", value)
-}
-
-/// Whether domains help preempted readers from the start.
-pub(crate) fn boost() -> bool {
-    ensure();
-    BOOST.load(Ordering::Relaxed)
 }
 
 /// Whether the membarrier's rseq command has a form for one CPU (Linux 5.10).

@@ -32,8 +32,6 @@ impl Handlers {
 #[derive(Clone, Copy)]
 pub(crate) enum Part {
     Threads,
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
-    Stacks,
     CpuThreads,
     Domains,
 }

@@ -96,7 +96,7 @@ impl Attempt<'_> {
 
     /// Step 3 begins.
     fn wait(&self) -> LeaderWait<'_> {
-        LeaderWait::begin(self.watch, self.registry, self.deadline)
+        LeaderWait::begin(self.watch, self.registry)
     }
 
     /// Steps 2 and 3 as `Poll` does them.
@@ -116,10 +116,8 @@ impl Attempt<'_> {
             if self.expired() {
                 return false;
             }
-            match pause.next() {
-                Paused::Spun => {}
-                Paused::SpunEnough => wait.spun(),
-                Paused::Slept => wait.slept(),
+            if pause.next() == Paused::Slept {
+                wait.slept();
             }
         }
         true
@@ -141,8 +139,6 @@ struct Pause(u32);
 #[cfg_attr(loom, allow(dead_code))]
 enum Paused {
     Spun,
-    /// The last spin: a reader that has a CPU has left its section by now.
-    SpunEnough,
     Slept,
 }
 
@@ -156,7 +152,7 @@ impl Pause {
         self.0 = n.saturating_add(1);
         if n < SPINS {
             std::hint::spin_loop();
-            return if n + 1 == SPINS { Paused::SpunEnough } else { Paused::Spun };
+            return Paused::Spun;
         }
         crate::platform::sys::sleep((SHORTEST * (1 << (n - SPINS).min(6))).min(LONGEST));
         Paused::Slept

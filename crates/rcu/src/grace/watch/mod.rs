@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The watch over readers that hold grace periods up: stall reports, dead readers, and help for
-//! preempted ones (`boost`).
+//! The watch over readers that hold grace periods up: stall reports and dead readers.
 //!
 //! # Who looks, and when
 //! The leader of a grace period, when it sleeps between two looks at its readers; every 100 ms for
@@ -11,10 +10,9 @@
 //!
 //! # Reports
 //! A section that is known for longer than the time-out is reported, with all others that the grace
-//! period waits for: thread, time, whether it is on a CPU (`task`), its stack if the program
-//! allows it (`stack`). The next report follows after three times the time-out, as the kernel's
-//! do, and so on until the grace period ends. The report goes to the program's hook, or to standard
-//! error.
+//! period waits for: thread, time, whether it is on a CPU (`task`). The next report follows after
+//! three times the time-out, as the kernel's do, and so on until the grace period ends. The report
+//! goes to the program's hook, or to standard error.
 //!
 //! # The dead
 //! A thread that ends by a bare `exit` system call (or that the C library never knew) inside a
@@ -25,27 +23,15 @@
 //! guard to other threads, but makes no such system call. A record that a thread left behind with a
 //! leaked guard is never released, only reported.)
 
-#[cfg(all(target_os = "linux", not(loom)))]
-pub(crate) mod boost;
-#[cfg(not(target_os = "linux"))]
-mod other;
 #[cfg(not(loom))]
 pub(crate) mod report;
-#[cfg(all(target_os = "linux", not(loom)))]
-pub(crate) mod stack;
-#[cfg(all(target_os = "linux", not(loom)))]
-mod symbol;
 #[cfg(not(loom))]
 pub(crate) mod task;
 #[cfg(not(loom))]
 mod watcher;
 
-#[cfg(not(target_os = "linux"))]
-use other::{boost, stack, symbol};
 #[cfg(not(loom))]
 pub use report::{Laggard, Stall, State};
-#[cfg(not(loom))]
-pub use stack::enable_stacks;
 #[cfg(not(loom))]
 pub(crate) use watcher::Watch;
 
@@ -53,7 +39,6 @@ pub(crate) use watcher::Watch;
 #[cfg(loom)]
 pub(crate) struct Watch;
 
-use crate::platform::Instant;
 use crate::thread::registry::Registry;
 
 /// A leader's wait.
@@ -61,27 +46,15 @@ use crate::thread::registry::Registry;
 pub(crate) struct LeaderWait<'a> {
     watch: &'a Watch,
     registry: &'a Registry,
-    /// When the leader gives up.
-    deadline: Option<Instant>,
     /// When it began, in nanoseconds of the monotonic clock.
     since: u64,
 }
 
 impl<'a> LeaderWait<'a> {
     /// The leader has looked at the readers, and has to wait.
-    pub(crate) fn begin(
-        watch: &'a Watch,
-        registry: &'a Registry,
-        deadline: Option<Instant>,
-    ) -> LeaderWait<'a> {
+    pub(crate) fn begin(watch: &'a Watch, registry: &'a Registry) -> LeaderWait<'a> {
         let since = crate::grace::stats::uptime().as_nanos() as u64;
-        LeaderWait { watch, registry, deadline, since }
-    }
-
-    /// The leader has waited longer than a section takes on a CPU.
-    pub(crate) fn spun(&self) {
-        #[cfg(not(loom))]
-        self.watch.boost.help(self.registry, self.deadline);
+        LeaderWait { watch, registry, since }
     }
 
     /// The leader has slept, and still waits.

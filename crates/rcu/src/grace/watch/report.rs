@@ -35,10 +35,6 @@ pub struct Laggard {
     pub state: State,
     /// The CPU that it runs on or ran on last.
     pub cpu: Option<u32>,
-    /// Where it is: return addresses, innermost first. Empty unless
-    /// [`enable_stacks`](super::enable_stacks) was called and the thread answered; for a blocked
-    /// thread then still the address of its system call.
-    pub stack: Vec<usize>,
 }
 
 /// The state of a thread.
@@ -94,14 +90,10 @@ impl Display for Laggard {
         }
         write!(f, ": {}", self.state)?;
         match self.cpu {
-            Some(cpu) if self.state == State::Running => write!(f, " on CPU {cpu}")?,
-            Some(cpu) => write!(f, ", last on CPU {cpu}")?,
-            None => {}
+            Some(cpu) if self.state == State::Running => write!(f, " on CPU {cpu}"),
+            Some(cpu) => write!(f, ", last on CPU {cpu}"),
+            None => Ok(()),
         }
-        for (n, &address) in self.stack.iter().enumerate() {
-            write!(f, "\n    #{n} {}", super::symbol::Symbol(address))?;
-        }
-        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 //! The watch of one domain: settings, the next look and report, counters.
 
 use super::report::{Laggard, Stall, State};
-use super::{boost::Boost, stack, task};
+use super::task;
 use crate::platform::cancel::CancelDisabled;
 use crate::platform::{exit, sys};
 use crate::thread::id::DomainId;
@@ -34,7 +34,6 @@ pub(crate) struct Watch {
     /// Nanoseconds; `u64::MAX`: never.
     timeout: AtomicU64,
     forget_dead: AtomicBool,
-    pub(crate) boost: Boost,
     /// Null, or without a hook: reports go to standard error.
     hook: AtomicPtr<Hooked>,
     /// When leaders look next, in nanoseconds of the monotonic clock.
@@ -64,7 +63,6 @@ impl Watch {
             domain,
             timeout: AtomicU64::new(nanoseconds(Watch::TIMEOUT)),
             forget_dead: AtomicBool::new(true),
-            boost: Boost::new(crate::platform::facts::boost()),
             hook: AtomicPtr::default(),
             next_look: AtomicU64::new(0),
             next_report: AtomicU64::new(0),
@@ -181,7 +179,6 @@ impl Watch {
             ran: None,
             state: State::Dead { forgotten: true, leaked: false },
             cpu: None,
-            stack: Vec::new(),
         })
     }
 
@@ -244,15 +241,6 @@ impl Watch {
 
     fn report(&self, mut laggards: Vec<Laggard>) {
         laggards.sort_by_key(|laggard| std::cmp::Reverse(laggard.waiting));
-        let alive = |l: &&mut Laggard| !matches!(l.state, State::Dead { .. });
-        let threads: Vec<u32> =
-            laggards.iter_mut().filter(alive).map(|l| l.thread).take(stack::THREADS).collect();
-        let stacks = stack::capture(&threads);
-        for (laggard, stack) in laggards.iter_mut().filter(alive).zip(stacks) {
-            if !stack.is_empty() {
-                laggard.stack = stack;
-            }
-        }
         let waiting = laggards.first().map_or(Duration::ZERO, |l| l.waiting);
         let stall = Stall { domain: self.domain, waiting, laggards };
         // SAFETY: null or a hook that is not freed before the domain is.
@@ -295,23 +283,17 @@ fn laggard(record: &Record, waiting: u64, ran: u64) -> Laggard {
             ran: None,
             state: State::Dead { forgotten: false, leaked: true },
             cpu: None,
-            stack: Vec::new(),
         };
     }
     let stat = task::Stat::of(thread);
     let cpu_time = sys::cpu_time(thread);
-    let mut stack = Vec::new();
     let state = match &stat {
         _ if task::dead(thread, record.taken()) => State::Dead { forgotten: false, leaked: false },
         Some(stat) if matches!(stat.state, 'T' | 't') => State::Stopped,
-        Some(stat) if stat.state != 'R' => {
-            let blocked = task::blocked_in(thread);
-            stack.extend(blocked.map(|(_, _, ip)| ip));
-            State::Blocked {
-                call: blocked.map(|(call, ..)| call),
-                function: task::kernel_function(thread),
-            }
-        }
+        Some(stat) if stat.state != 'R' => State::Blocked {
+            call: task::blocked_in(thread),
+            function: task::kernel_function(thread),
+        },
         _ => match task::on_cpu(thread) {
             Some(true) => State::Running,
             Some(false) if stat.is_some() => State::Preempted,
@@ -325,7 +307,6 @@ fn laggard(record: &Record, waiting: u64, ran: u64) -> Laggard {
         ran: cpu_time.map(|now| Duration::from_nanos(now.saturating_sub(ran))),
         state,
         cpu: stat.and_then(|stat| stat.cpu),
-        stack,
     }
 }
 
