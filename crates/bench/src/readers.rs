@@ -355,7 +355,6 @@ mod tests {
         reads_right_and_frees_everything(&Kind::CELLS, Work::Gets, Table::cell);
         reads_right_and_frees_everything(&Kind::MAPS, Work::Lookups, hash);
         reads_right_and_frees_everything(&Kind::ORDERED, Work::Lookups, hash);
-        reads_right_and_frees_everything(&Kind::IDS, Work::Lookups, hash);
         for links in [Links::List, Links::Hlist] {
             reads_right_and_frees_everything(&Kind::lists(links), Work::Walks, || Table::list(64));
         }

@@ -63,8 +63,6 @@ pub enum Kind {
     Lfht(Flavor),
     Ordered(Side),
     SkipMap,
-    Ids(Side),
-    LockedIds,
     List(Side),
     Intrusive(Links, Side),
     UrcuList(Links, Flavor),
@@ -152,14 +150,6 @@ impl Kind {
         Kind::SkipMap,
     ];
 
-    /// Tables of objects by number.
-    pub const IDS: [Kind; 4] = [
-        Kind::Ids(Side::Protected),
-        Kind::Ids(Side::Plain),
-        Kind::Ids(Side::Qsbr),
-        Kind::LockedIds,
-    ];
-
     /// Lists by kind of links.
     pub fn lists(links: Links) -> Vec<Kind> {
         let mut kinds = vec![];
@@ -219,10 +209,6 @@ impl Kind {
             Kind::Ordered(Side::Qsbr) => "OrderedMap, QSBR",
             Kind::Ordered(_) => "OrderedMap, plain",
             Kind::SkipMap => "crossbeam-skiplist",
-            Kind::Ids(Side::Protected) => "IdTable, protected",
-            Kind::Ids(Side::Qsbr) => "IdTable, QSBR",
-            Kind::Ids(_) => "IdTable, plain",
-            Kind::LockedIds => "array, rwlock (std)",
             Kind::List(Side::Qsbr) => "List, QSBR",
             Kind::List(_) => "List, plain",
             Kind::Intrusive(Links::List, Side::Qsbr) => "list_head, QSBR",
@@ -262,7 +248,7 @@ impl Kind {
             Kind::Seize | Kind::SeizeFlushed => Some("seize"),
             Kind::Haphazard => Some("haphazard"),
             Kind::ArcSwap | Kind::ArcSwapCache => Some("arc-swap"),
-            Kind::StdRwLock | Kind::ParkingLot | Kind::LockedIds => Some("rwlock"),
+            Kind::StdRwLock | Kind::ParkingLot => Some("rwlock"),
             _ => None,
         }
     }

@@ -4,9 +4,8 @@
 #[path = "common/policy.rs"]
 mod policy;
 
-use reprieve::structures::ids::Id;
 use reprieve::structures::list::*;
-use reprieve::structures::{Cell, IdTable, Map};
+use reprieve::structures::{Cell, Map};
 use reprieve::{Cap, Domain, Engine};
 use reprieve::{hlist_for_each_entry_rcu, list_for_each_entry_rcu};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -350,16 +349,13 @@ mod map {
         let domain = domain();
         let map = Map::builder().domain(&domain).build();
         let list = List::new_in(&domain);
-        let table = IdTable::new_in(&domain);
         for n in 0..100u32 {
             map.insert(n, n);
             list.push_back(n);
-            table.insert(n).unwrap();
         }
-        let (mut items, mut values, mut entries) = (map.iter(), list.iter(), table.iter());
+        let (mut items, mut values) = (map.iter(), list.iter());
         for _ in 0..50 {
-            items.next().unwrap();
-            let _ = (values.next().unwrap(), entries.next().unwrap());
+            let _ = (items.next().unwrap(), values.next().unwrap());
         }
         domain.barrier().unwrap();
         for n in 0..100 {
@@ -369,8 +365,8 @@ mod map {
         domain.barrier().unwrap();
         let stats = domain.stats();
         assert!(stats.waiting == stats.held && (1..=2).contains(&stats.held), "{stats:?}");
-        assert!(items.next().is_none() && values.next().is_none() && entries.next().is_some());
-        drop((items, values, entries));
+        assert!(items.next().is_none() && values.next().is_none());
+        drop((items, values));
         domain.barrier().unwrap();
     }
 
@@ -625,97 +621,6 @@ mod list {
             entries.into_iter().for_each(|e| drop(Box::from_raw(e)));
             drop(Box::from_raw(head));
         }
-    }
-}
-
-mod ids {
-    use super::*;
-
-    #[test]
-    fn ids_are_never_used_twice() {
-        let table = IdTable::new();
-        let first = table.insert("a").unwrap();
-        assert!(table.contains(first));
-        assert!(table.remove(first) && !table.remove(first));
-        let second = table.insert("b").unwrap();
-        assert_eq!((first.index(), second.index()), (0, 0));
-        assert_eq!((first.generation(), second.generation()), (1, 2));
-        assert!(!table.contains(first) && table.contains(second));
-        assert!(table.get(first, &reprieve::read_lock()).is_none());
-        assert_eq!(Id::from_number(second.get()), Some(second));
-        assert_eq!(Id::from_number(7), None);
-        let beyond = Id::from_number(1 << 32 | 1 << 20).unwrap();
-        assert!(
-            !table.contains(beyond) && table.protect(beyond).is_none() && !table.remove(beyond)
-        );
-    }
-
-    #[test]
-    fn it_grows_by_copy() {
-        let domain = domain();
-        let table = IdTable::new_in(&domain);
-        let guard = domain.read_lock();
-        let ids: Vec<_> = (0..1000).map(|n| table.insert(n).unwrap()).collect();
-        assert_eq!((table.len(), table.size()), (1000, 1024));
-        // Old arrays wait for this section. A look while the worker takes them out of the stash may
-        // find fewer.
-        while domain.stats().waiting < 6 {
-            thread::yield_now();
-        }
-        for (n, id) in ids.iter().enumerate() {
-            assert_eq!(*table.get(*id, &guard).unwrap().lock().unwrap(), n);
-            assert_eq!(*table.protect(*id).unwrap().lock().unwrap(), n);
-        }
-        assert!(table.iter_in(&guard).map(|e| e.id()).eq(ids));
-    }
-
-    #[test]
-    fn who_comes_late_sees_the_flag() {
-        let drops = Arc::new(AtomicUsize::new(0));
-        let domain = domain();
-        let table = IdTable::new_in(&domain);
-        let id = table.insert(Counted(drops.clone())).unwrap();
-        let entry = table.protect(id).unwrap();
-        let live = entry.lock().unwrap();
-        thread::scope(|scope| {
-            let (tell, told) = std::sync::mpsc::channel();
-            let table = &table;
-            let waiter = scope.spawn(move || {
-                let entry = table.protect(id).unwrap();
-                tell.send(()).unwrap();
-                entry.lock().is_none()
-            });
-            told.recv().unwrap();
-            thread::sleep(Duration::from_millis(20));
-            assert!(!waiter.is_finished(), "the lock is held");
-            assert!(table.remove_locked(live));
-            assert!(waiter.join().unwrap());
-        });
-        assert!(entry.is_deleted() && entry.lock().is_none());
-        assert_eq!(drops.load(SeqCst), 0, "it is held");
-        drop(entry);
-        domain.barrier().unwrap();
-        assert_eq!(drops.load(SeqCst), 1);
-        assert!(table.is_empty());
-    }
-
-    #[test]
-    fn an_object_of_another_table_is_refused() {
-        let (a, b) = (IdTable::new(), IdTable::new());
-        let (x, y) = (a.insert(1).unwrap(), b.insert(2).unwrap());
-        assert_eq!(x, y);
-        let entry = a.protect(x).unwrap();
-        assert!(!b.remove_locked(entry.lock().unwrap()));
-        assert!(a.contains(x) && b.contains(y) && entry.lock().is_some());
-    }
-
-    #[test]
-    #[should_panic(expected = "another domain")]
-    fn a_guard_of_another_domain_is_refused() {
-        let domain = domain();
-        let table = IdTable::new_in(&domain);
-        let id = table.insert(1).unwrap();
-        table.get(id, &reprieve::read_lock());
     }
 }
 

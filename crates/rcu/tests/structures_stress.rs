@@ -6,7 +6,7 @@
 
 use reprieve::Domain;
 use reprieve::structures::map::{Change, Held};
-use reprieve::structures::{Cell, IdTable, List, Map};
+use reprieve::structures::{Cell, List, Map};
 use std::cell::Cell as Local;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::*};
@@ -366,81 +366,5 @@ fn list() {
             ],
         );
         assert_eq!(list.len(), list.iter_in(&domain.read_lock()).count());
-    });
-}
-
-#[test]
-fn ids() {
-    use reprieve::structures::ids::Id;
-    const PLACES: usize = 64;
-    each_engine(|domain, time, plain| {
-        let end = Instant::now() + time;
-        while Instant::now() < end {
-            // A new one, so that it grows.
-            let table = IdTable::new_in(domain);
-            let last: Vec<AtomicU64> = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
-            let some = || &last[random(PLACES as u64) as usize];
-            let any = || Id::from_number(some().load(Relaxed));
-            let always: Vec<Id> =
-                (0..8).map(|n| table.insert(Box::new(Marked::new(n, 0))).unwrap()).collect();
-            run(
-                time.min(Duration::from_millis(50)),
-                1,
-                &[
-                    &|| {
-                        if !plain {
-                            return thread::yield_now();
-                        }
-                        let guard = domain.read_lock();
-                        if let Some(entry) = any().and_then(|id| table.get(id, &guard)) {
-                            dawdle();
-                            entry
-                                .lock()
-                                .into_iter()
-                                .for_each(|live| assert!(live.check(live.id) < u64::MAX));
-                        }
-                    },
-                    &|| {
-                        let id = always[random(8) as usize];
-                        assert!(table.contains(id));
-                        let entry = table.protect(id).unwrap();
-                        let mut live = entry.lock().unwrap();
-                        let version = live.check(id.index() as u64);
-                        **live = Marked::new(id.index() as u64, version + 1);
-                    },
-                    &|| {
-                        let mut seen = 0;
-                        for entry in table.iter() {
-                            seen += u64::from(always.contains(&entry.id()));
-                            entry.lock().into_iter().for_each(|live| _ = live.check(live.id));
-                        }
-                        assert_eq!(seen, 8);
-                    },
-                    &|| {
-                        if let Some(entry) = any().and_then(|id| table.protect(id)) {
-                            dawdle();
-                            let id = entry.id();
-                            entry.lock().into_iter().for_each(|live| {
-                                live.check(live.id);
-                                assert!(table.contains(id), "it cannot go while its lock is held");
-                            });
-                        }
-                    },
-                    &|| {
-                        let new = table
-                            .insert(Box::new(Marked::new(random(9), 0)))
-                            .unwrap_or_else(|_| panic!("full"));
-                        let old = some().swap(new.get(), Relaxed);
-                        if let Some(old) = Id::from_number(old) {
-                            assert!(table.remove(old) && !table.contains(old));
-                        }
-                        // Left there, so that it grows.
-                        assert!(table.insert(Box::new(Marked::new(1, 1))).is_ok());
-                    },
-                ],
-            );
-            assert_eq!(table.len(), table.iter_in(&domain.read_lock()).count());
-            assert_eq!(table.len(), table.iter().count());
-        }
     });
 }

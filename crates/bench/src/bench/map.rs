@@ -62,10 +62,6 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     for kind in choose(&Kind::ORDERED, &options.against)? {
         rows.push((kind, MEASURES.len(), recorder.row("ordered maps", kind.name(), kind.class())));
     }
-    for kind in choose(&Kind::IDS, &options.against)? {
-        let row = recorder.row("objects by number", kind.name(), kind.class());
-        rows.push((kind, 2, row));
-    }
     let mut jobs = vec![];
     for (i, (title, measure)) in MEASURES.into_iter().enumerate() {
         for &(kind, _, row) in rows.iter().filter(|(_, measures, _)| i < *measures) {
@@ -89,7 +85,6 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         format!("{KEYS} keys and values of 64 bits, one hash function for all hash maps; with readers: CPU time per lookup beside a writer that replaces 1000 values/s"),
         format!("growing: from nothing to {MORE} keys; lookup, growing: by one thread, while another adds {MORE} keys to the {KEYS}"),
         "urcu qsbr, own chains: `bench read`'s lookup in a fixed table of chains, for comparison; no map".into(),
-        "objects by number: found, locked, looked at, unlocked".into(),
     ];
     Ok(Prepared { notes, recorder, jobs, crowds })
 }

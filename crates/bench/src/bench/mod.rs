@@ -115,7 +115,7 @@ impl Bench {
             Bench::Long => "traversals of a long list, and scans of a large map, beside updates",
             Bench::Cell => "one read-mostly pointer",
             Bench::List => "walks along a list",
-            Bench::Map => "maps, hashed and ordered, and tables of objects by number",
+            Bench::Map => "maps, hashed and ordered",
             Bench::Dcache => "a directory-entry cache, per grace-period engine",
             Bench::Callbacks => "callbacks registered and run",
             Bench::Locks => "locks, with more threads than CPUs and without",

@@ -13,7 +13,6 @@ mod epoch;
 pub mod floor;
 mod haphazard;
 mod headers;
-mod ids;
 mod list;
 mod map;
 pub mod reprieve;
@@ -149,10 +148,6 @@ pub fn make(kind: Kind) -> Box<dyn Peer> {
         Kind::SkipMap => {
             Box::<map::Mapped<crossbeam_skiplist::SkipMap<_, _>, map::Usual>>::default()
         }
-        Kind::Ids(Side::Qsbr) => Box::<map::Mapped<ids::Ids, map::Sections<Online>>>::default(),
-        Kind::Ids(Side::Protected) => Box::<map::Mapped<ids::Ids, map::Protected>>::default(),
-        Kind::Ids(_) => Box::<map::Mapped<ids::Ids, map::Sections<Plainly>>>::default(),
-        Kind::LockedIds => Box::<map::Mapped<ids::Locked, map::Usual>>::default(),
         Kind::List(Side::Qsbr) => Box::<list::Owned<Online>>::default(),
         Kind::List(_) => Box::<list::Owned<Plainly>>::default(),
         Kind::Intrusive(links, Side::Qsbr) => Box::new(list::Intrusive::<Online>::new(links)),

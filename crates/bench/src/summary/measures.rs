@@ -153,13 +153,12 @@ const CELL: Measure = Measure::of(Bench::Cell).beside(leaving);
 const SWAPPED: Goal = Goal::Times(0.5, Of::Peer("arc-swap"));
 const LIST: Measure = Measure::of(Bench::List).beside(leaving);
 const MAP: Measure = Measure::of(Bench::Map).group("maps").beside(leaving);
-const IDS: Measure = MAP.group("objects by number");
 /// The peer that takes no locks: docs/bench.md.
 const PAPAYA: Of = Of::Peer("papaya");
 const UPDATE: Goal = Goal::Times(1.2, PAPAYA);
 const DCACHE: Measure = Measure::of(Bench::Dcache);
 
-static STRUCTURES: [Measure; 21] = [
+static STRUCTURES: [Measure; 20] = [
     CELL.line("Cell load, copied", "load", "Cell, copied").goals(&[SWAPPED]),
     CELL.line("Cell load, copied, {}", "load, ", "Cell, copied").goals(&[SWAPPED]),
     CELL.line("Cell load, protected", "load", "Cell, protected")
@@ -182,7 +181,6 @@ static STRUCTURES: [Measure; 21] = [
     MAP.line("Map, replace, {}", "replace, ", "Map, plain").goals(&[Goal::Times(1.0, PAPAYA)]),
     MAP.line("Map, insert and remove", "insert and remove", "Map, plain").goals(&[UPDATE]),
     MAP.line("Map, growing, per key", "growing, per key", "Map, plain").goals(&[UPDATE]),
-    IDS.line("IdTable lookup, protected", "lookup", "IdTable, protected"),
     DCACHE.line("dcache, CPU per iteration, {}", "CPU per iteration", "Restart, restartable"),
     DCACHE.line("dcache, iteration, {}", "iteration", "Restart, restartable"),
 ];

@@ -26,8 +26,6 @@ mod cpu_threads;
 #[cfg(test)]
 mod grace;
 #[cfg(test)]
-mod ids;
-#[cfg(test)]
 mod list;
 #[cfg(test)]
 mod map;

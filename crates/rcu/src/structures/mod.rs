@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Structures that are read without locks: [`Cell`], [`Map`], [`OrderedMap`], [`PrefixTable`],
-//! [`List`], [`IdTable`].
+//! [`List`].
 //!
 //! The structures stand on domains and read sides, as a program's own structures would; readers
 //! touch nodes inside sections only, writers under the structure's locks.
@@ -12,7 +12,6 @@
 //! | [`OrderedMap<K, V>`](OrderedMap): a map in the order of its keys | `get`, `range_in` | | `protect`, `range` |
 //! | [`PrefixTable<A, V>`](PrefixTable): longest prefix match, for routes | | `copied` | `lookup`, `iter` |
 //! | [`List<T>`](List), and the intrusive [`list`] | `iter_in`, `list_for_each_rcu` | | `protect`, `iter` |
-//! | [`IdTable<T>`](IdTable): objects by number, each with a lock | `get`, `iter_in` | `contains` | `protect`, `iter` |
 //!
 //! A grace period waits for the calls of the first column, and for none of the others.
 //!
@@ -138,8 +137,8 @@
 //! ```
 //!
 //! Readers see a change: two may see different versions at the same time, and a reader may see an
-//! entry that was removed a moment ago. Where that matters, lock the entry and look at a `deleted`
-//! flag, as [`IdTable`] does.
+//! entry that was removed a moment ago. Where that matters, give each entry a lock and a `deleted`
+//! flag: removal sets the flag under that lock, and a reader looks at it under the lock.
 
 pub(crate) mod array;
 mod lock;
@@ -156,7 +155,6 @@ mod copy;
 mod handle;
 #[cfg(not(loom))]
 mod held;
-pub mod ids;
 pub mod list;
 pub mod map;
 pub mod ordered;
@@ -170,8 +168,6 @@ mod serialize;
 pub use cell::{Cell, Changed};
 #[cfg(not(loom))]
 pub use handle::{Global, Handle};
-#[cfg(not(loom))]
-pub use ids::IdTable;
 #[cfg(not(loom))]
 pub use list::List;
 #[cfg(not(loom))]
