@@ -44,7 +44,7 @@ fn the_c_library_goes_where_a_relative_path_leads() {
         let mut install = Command::new(dir.path().join("crates/rcu/scripts/install-c"));
         run(install.arg(".").args(arguments).current_dir(&user));
         let place = user.join(place);
-        for file in ["include/reprieve/classic.h", "lib/libreprieve.a", "lib/libreprieve.so.1"] {
+        for file in ["include/reprieve/scan.h", "lib/libreprieve.a", "lib/libreprieve.so.1"] {
             assert!(place.join(file).is_file(), "{file} in {}", place.display());
         }
         let package = fs::read_to_string(place.join("lib/pkgconfig/reprieve.pc")).unwrap();

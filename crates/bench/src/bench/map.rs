@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Maps from key to value, hashed or ordered, and tables of objects by number: whole structures, as
-//! a program would use them.
+//! Maps from key to value, hashed or ordered: whole structures, as a program would use them.
 //!
 //! - **lookup**: a random one of 4096 keys; one thread alone, then several beside a writer that
 //!   replaces 1000 values a second (CPU time per lookup).

@@ -180,11 +180,6 @@ fn hints() {
 }
 
 #[test]
-fn the_papers_names() {
-    every_way("classic", "classic.c", &[], false);
-}
-
-#[test]
 fn fork_handlers_of_the_program() {
     every_way("atfork", "atfork.c", &[], false);
 }
@@ -426,7 +421,7 @@ fn each_headers_example_in_c_and_cpp() {
         }
         count += 1;
     }
-    assert!(count >= 9, "{count}");
+    assert!(count >= 8, "{count}");
 }
 
 /// Every header by itself, in both languages, twice, without warnings that C++ programs have on.
@@ -590,7 +585,6 @@ fn correct_programs_under_a_thread_sanitizer() {
         ("cc", "../../examples/first.c", "-O1"),
         ("cc", "copies.c", "-O1"),
         ("cc", "wait.c", "-O1"),
-        ("cc", "classic.c", "-O1"),
         ("cc", "hint.c", "-O1"),
         ("cc", "urcu.c", "-DFLAVOR_HEADER=<urcu.h>"),
         ("c++", "saferecl.cc", "-std=c++20"),
