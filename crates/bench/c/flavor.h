@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * One flavor of liburcu: its read loops, its updates, its callbacks, its lists and
+ * One flavor of liburcu: its read loops, its updates, its callbacks and
  * hash table. The includer has included the flavor's header and defines NAME;
  * and where sections are not what costs EMPTY, AFTER, and ONLINE and OFFLINE
  * for writers.
@@ -105,6 +105,5 @@ uint64_t NAME(check_slots)(const struct slot *slots, uint64_t n)
 	return bad;
 }
 
-#include "lists.h"
 #include "lfht.h"
 #include "functions.h"

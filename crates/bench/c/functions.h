@@ -12,10 +12,6 @@ struct functions {
 	uint64_t (*slot_size)(void);
 	void (*register_slots)(struct slot *slots, uint64_t n);
 	uint64_t (*check_slots)(const struct slot *slots, uint64_t n);
-	uint64_t (*list_walks)(struct cds_list_head *head, uint64_t sum, uint64_t n);
-	uint64_t (*hlist_walks)(struct cds_hlist_head *head, uint64_t sum, uint64_t n);
-	void (*list_replace)(struct item *old, struct item *with);
-	void (*hlist_replace)(struct cds_hlist_head *head, struct item *old, struct item *with);
 	struct cds_lfht *(*lfht_new)(void);
 	uint64_t (*lfht_lookups)(struct cds_lfht *ht, uint64_t *seed, uint64_t key_mask,
 				 uint64_t n);
@@ -36,10 +32,6 @@ const struct functions NAME(functions) = {
 	.slot_size = NAME(slot_size),
 	.register_slots = NAME(register_slots),
 	.check_slots = NAME(check_slots),
-	.list_walks = NAME(list_walks),
-	.hlist_walks = NAME(hlist_walks),
-	.list_replace = NAME(list_replace),
-	.hlist_replace = NAME(hlist_replace),
 	.lfht_new = NAME(lfht_new),
 	.lfht_lookups = NAME(lfht_lookups),
 	.lfht_insert = NAME(lfht_insert),

@@ -22,7 +22,6 @@ mod clock;
 mod compute;
 mod error;
 mod hash;
-mod item;
 mod locks;
 mod machine;
 mod neighbour;

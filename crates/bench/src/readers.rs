@@ -281,7 +281,6 @@ fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::item::Links;
     use crate::subject::{Flavor, Side};
 
     /// Runs more readers than CPUs beside updates: no read is wrong, and no garbage is left.
@@ -355,9 +354,7 @@ mod tests {
         reads_right_and_frees_everything(&Kind::CELLS, Work::Gets, Table::cell);
         reads_right_and_frees_everything(&Kind::MAPS, Work::Lookups, hash);
         reads_right_and_frees_everything(&Kind::ORDERED, Work::Lookups, hash);
-        for links in [Links::List, Links::Hlist] {
-            reads_right_and_frees_everything(&Kind::lists(links), Work::Walks, || Table::list(64));
-        }
+        reads_right_and_frees_everything(&Kind::LISTS, Work::Walks, || Table::list(64));
     }
 
     /// Otherwise a figure would show an operation that does nothing.

@@ -2,7 +2,6 @@
 //! The subjects of a benchmark: Reprieve's read sides and structures, and their peers.
 
 use crate::error::{Error, Result};
-use crate::item::Links;
 use serde::Serialize;
 
 /// liburcu's flavors.
@@ -64,8 +63,6 @@ pub enum Kind {
     Ordered(Side),
     SkipMap,
     List(Side),
-    Intrusive(Links, Side),
-    UrcuList(Links, Flavor),
 }
 
 /// The part of a subject when ratios are taken.
@@ -150,17 +147,8 @@ impl Kind {
         Kind::SkipMap,
     ];
 
-    /// Lists by kind of links.
-    pub fn lists(links: Links) -> Vec<Kind> {
-        let mut kinds = vec![];
-        if links == Links::List {
-            kinds.extend([Kind::List(Side::Plain), Kind::List(Side::Qsbr)]);
-        }
-        kinds.extend([Side::Plain, Side::Qsbr].map(|side| Kind::Intrusive(links, side)));
-        let flavors = [Flavor::Memb, Flavor::Mb, Flavor::Qsbr, Flavor::Bp];
-        kinds.extend(flavors.map(|flavor| Kind::UrcuList(links, flavor)));
-        kinds
-    }
+    /// Lists.
+    pub const LISTS: [Kind; 2] = [Kind::List(Side::Plain), Kind::List(Side::Qsbr)];
 
     /// Its name in the tables.
     pub fn name(self) -> &'static str {
@@ -211,18 +199,6 @@ impl Kind {
             Kind::SkipMap => "crossbeam-skiplist",
             Kind::List(Side::Qsbr) => "List, QSBR",
             Kind::List(_) => "List, plain",
-            Kind::Intrusive(Links::List, Side::Qsbr) => "list_head, QSBR",
-            Kind::Intrusive(Links::List, _) => "list_head, plain",
-            Kind::Intrusive(Links::Hlist, Side::Qsbr) => "hlist, QSBR",
-            Kind::Intrusive(Links::Hlist, _) => "hlist, plain",
-            Kind::UrcuList(Links::List, Flavor::Memb) => "urcu memb, rculist",
-            Kind::UrcuList(Links::List, Flavor::Mb) => "urcu mb, rculist",
-            Kind::UrcuList(Links::List, Flavor::Qsbr) => "urcu qsbr, rculist",
-            Kind::UrcuList(Links::List, Flavor::Bp) => "urcu bp, rculist",
-            Kind::UrcuList(Links::Hlist, Flavor::Memb) => "urcu memb, rcuhlist",
-            Kind::UrcuList(Links::Hlist, Flavor::Mb) => "urcu mb, rcuhlist",
-            Kind::UrcuList(Links::Hlist, Flavor::Qsbr) => "urcu qsbr, rcuhlist",
-            Kind::UrcuList(Links::Hlist, Flavor::Bp) => "urcu bp, rcuhlist",
         }
     }
 
@@ -239,7 +215,7 @@ impl Kind {
     fn family(self) -> Option<&'static str> {
         match self {
             Kind::Brcu => Some("hp-brcu"),
-            Kind::Urcu(_) | Kind::Lfht(_) | Kind::UrcuList(..) => Some("urcu"),
+            Kind::Urcu(_) | Kind::Lfht(_) => Some("urcu"),
             Kind::Papaya => Some("papaya"),
             Kind::Scc => Some("scc"),
             Kind::DashMap => Some("dashmap"),

@@ -4,10 +4,8 @@
 #[path = "common/policy.rs"]
 mod policy;
 
-use reprieve::structures::list::*;
-use reprieve::structures::{Cell, Map};
+use reprieve::structures::{Cell, List, Map};
 use reprieve::{Cap, Domain, Engine};
-use reprieve::{hlist_for_each_entry_rcu, list_for_each_entry_rcu};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
@@ -557,70 +555,6 @@ mod list {
         let domain = domain();
         let list: List<u32, _> = List::new_in(&domain);
         let _ = list.iter_in(&reprieve::read_lock());
-    }
-
-    struct Entry {
-        number: u32,
-        links: ListHead,
-        chain: HlistNode,
-    }
-
-    impl Entry {
-        fn new(number: u32) -> *mut Entry {
-            Box::into_raw(Box::new(Entry {
-                number,
-                links: ListHead::new(),
-                chain: HlistNode::new(),
-            }))
-        }
-    }
-
-    #[test]
-    fn the_papers_calls_and_their_relatives() {
-        let entries: [*mut Entry; 5] = std::array::from_fn(|n| Entry::new(n as u32));
-        let head = Box::into_raw(Box::new(ListHead::new()));
-        let chain = HlistHead::new();
-        // SAFETY: one thread; entries are freed after a grace period.
-        unsafe {
-            init_list_head(head);
-            assert!((*head).is_empty() && chain.is_empty());
-            let guard = reprieve::read_lock();
-            let seen = || {
-                let list: Vec<u32> = list_for_each_entry_rcu!(&*head, Entry, links, &guard)
-                    .map(|e| e.number)
-                    .collect();
-                let chain: Vec<u32> = hlist_for_each_entry_rcu!(&chain, Entry, chain, &guard)
-                    .map(|e| e.number)
-                    .collect();
-                (list, chain)
-            };
-            list_add_rcu(&raw mut (*entries[1]).links, head);
-            list_add_rcu_tail(&raw mut (*entries[2]).links, head);
-            list_add_rcu(&raw mut (*entries[0]).links, head);
-            hlist_add_head_rcu(&raw mut (*entries[1]).chain, &chain);
-            hlist_add_head_rcu(&raw mut (*entries[0]).chain, &chain);
-            hlist_add_behind_rcu(&raw mut (*entries[2]).chain, &raw mut (*entries[1]).chain);
-            assert_eq!(seen(), (vec![0, 1, 2], vec![0, 1, 2]));
-            list_del_rcu(&raw mut (*entries[1]).links);
-            hlist_del_rcu(&raw mut (*entries[1]).chain);
-            assert_eq!(seen(), (vec![0, 2], vec![0, 2]));
-            list_replace_rcu(&raw mut (*entries[0]).links, &raw mut (*entries[3]).links);
-            hlist_del_rcu(&raw mut (*entries[2]).chain);
-            assert_eq!(seen(), (vec![3, 2], vec![0]));
-            // The body may take out the entry it is given.
-            let mut out = vec![];
-            for links in list_for_each_safe_rcu(&*head, &guard) {
-                list_del_rcu(links);
-                out.push(links);
-            }
-            assert_eq!((out.len(), seen().0), (2, vec![]));
-            assert_eq!(list_for_each_rcu(&*head, &guard).count(), 0);
-            assert_eq!(hlist_for_each_rcu(&chain, &guard).count(), 1);
-            drop(guard);
-            reprieve::synchronize_rcu();
-            entries.into_iter().for_each(|e| drop(Box::from_raw(e)));
-            drop(Box::from_raw(head));
-        }
     }
 }
 

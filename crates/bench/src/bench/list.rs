@@ -2,13 +2,10 @@
 //! Linked lists: walks along 64 nodes, while a writer replaces 1000 nodes a second. CPU time per
 //! node.
 //!
-//! Three kinds: a singly linked chain of the benchmark's own nodes, by every read side; circular,
-//! doubly linked lists (`List`, `list_head`, rculist); and hlists. The structures of the last two
-//! are this project's and liburcu's.
+//! `List`, and a singly linked chain of the benchmark's own nodes by every read side.
 
 use super::{Crowds, Prepared, column, reader_alone};
 use crate::error::Result;
-use crate::item::Links;
 use crate::options::Options;
 use crate::readers::Work;
 use crate::result::{Recorder, Unit};
@@ -31,18 +28,11 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     columns.extend(crowds.columns(options));
     let mut recorder = Recorder::new(columns);
     let mut rows = vec![];
-    for (group, kinds) in [
-        ("list", Kind::lists(Links::List)),
-        ("hlist", Kind::lists(Links::Hlist)),
-        // A single pointer is no list; and a walk protects no single node.
-        (
-            "chain",
-            Kind::ALL.into_iter().filter(|k| !matches!(k, Kind::ArcSwap | Kind::Protect)).collect(),
-        ),
-    ] {
-        for kind in choose(&kinds, &options.against)? {
-            rows.push((kind, recorder.row(group, kind.name(), kind.class())));
-        }
+    // A single pointer is no list; and a walk protects no single node.
+    let chains = Kind::ALL.into_iter().filter(|k| !matches!(k, Kind::ArcSwap | Kind::Protect));
+    let kinds: Vec<_> = Kind::LISTS.into_iter().chain(chains).collect();
+    for kind in choose(&kinds, &options.against)? {
+        rows.push((kind, recorder.row("walks", kind.name(), kind.class())));
     }
     let mut jobs = vec![];
     for &(kind, row) in &rows {
@@ -56,7 +46,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let crowds = crowds.jobs(options, rows.iter().copied());
     let notes = vec![
         format!("walks along {LENGTH} nodes; with readers: CPU time beside a writer that replaces 1000 nodes/s"),
-        "list: List<T>, list_head and rculist; hlist: the same with small heads; chain: the benchmark's own nodes, singly linked".into(),
+        "List has items of its own, doubly linked; the others are read sides, with the benchmark's nodes, singly linked".into(),
     ];
     Ok(Prepared { notes, recorder, jobs, crowds })
 }

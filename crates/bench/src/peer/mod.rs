@@ -150,12 +150,8 @@ pub fn make(kind: Kind) -> Box<dyn Peer> {
         }
         Kind::List(Side::Qsbr) => Box::<list::Owned<Online>>::default(),
         Kind::List(_) => Box::<list::Owned<Plainly>>::default(),
-        Kind::Intrusive(links, Side::Qsbr) => Box::new(list::Intrusive::<Online>::new(links)),
-        Kind::Intrusive(links, _) => Box::new(list::Intrusive::<Plainly>::new(links)),
-        #[cfg(urcu)]
-        Kind::UrcuList(links, flavor) => Box::new(list::Urcu::new(links, flavor.functions())),
         #[cfg(not(urcu))]
-        Kind::Lfht(_) | Kind::UrcuList(..) => unreachable!("as above"),
+        Kind::Lfht(_) => unreachable!("as above"),
         Kind::StdRwLock => Box::<rwlock::Locked<std::sync::RwLock<()>>>::default(),
         Kind::ParkingLot => Box::<rwlock::Locked<parking_lot::RwLock<()>>>::default(),
     }

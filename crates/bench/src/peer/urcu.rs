@@ -4,10 +4,8 @@
 use super::c::{InC, Loops};
 use super::{Peer, Reader, Writer, wait_and_free};
 use crate::error::Result;
-use crate::item::Item;
 use crate::subject::Flavor;
 use crate::table::{Node, Table};
-use reprieve::structures::list::{HlistHead, ListHead};
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -26,10 +24,6 @@ pub struct Functions {
     pub slot_size: unsafe extern "C" fn() -> u64,
     pub register_slots: unsafe extern "C" fn(*mut c_void, u64),
     pub check_slots: unsafe extern "C" fn(*const c_void, u64) -> u64,
-    pub list_walks: unsafe extern "C" fn(*const ListHead, u64, u64) -> u64,
-    pub hlist_walks: unsafe extern "C" fn(*const HlistHead, u64, u64) -> u64,
-    pub list_replace: unsafe extern "C" fn(*mut Item, *mut Item),
-    pub hlist_replace: unsafe extern "C" fn(*const HlistHead, *mut Item, *mut Item),
     pub lfht_new: unsafe extern "C" fn() -> *mut c_void,
     pub lfht_lookups: unsafe extern "C" fn(*mut c_void, *mut u64, u64, u64) -> u64,
     pub lfht_insert: unsafe extern "C" fn(*mut c_void, u64) -> c_int,

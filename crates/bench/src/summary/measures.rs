@@ -151,14 +151,14 @@ static UPDATES: [Measure; 6] = [
 const CELL: Measure = Measure::of(Bench::Cell).beside(leaving);
 /// The crate that programs take for one pointer.
 const SWAPPED: Goal = Goal::Times(0.5, Of::Peer("arc-swap"));
-const LIST: Measure = Measure::of(Bench::List).beside(leaving);
+const LIST: Measure = Measure::of(Bench::List).group("walks").beside(leaving);
 const MAP: Measure = Measure::of(Bench::Map).group("maps").beside(leaving);
 /// The peer that takes no locks: docs/bench.md.
 const PAPAYA: Of = Of::Peer("papaya");
 const UPDATE: Goal = Goal::Times(1.2, PAPAYA);
 const DCACHE: Measure = Measure::of(Bench::Dcache);
 
-static STRUCTURES: [Measure; 20] = [
+static STRUCTURES: [Measure; 18] = [
     CELL.line("Cell load, copied", "load", "Cell, copied").goals(&[SWAPPED]),
     CELL.line("Cell load, copied, {}", "load, ", "Cell, copied").goals(&[SWAPPED]),
     CELL.line("Cell load, protected", "load", "Cell, protected")
@@ -169,10 +169,8 @@ static STRUCTURES: [Measure; 20] = [
         .goals(&[SWAPPED]),
     CELL.line("Cell load, plain", "load", "Cell, plain").goals(&[Goal::Times(1.0, MEMB)]),
     CELL.line("Cell load, QSBR", "load", "Cell, QSBR").beside(any).goals(&[Goal::Times(1.0, QSBR)]),
-    LIST.line("List, per node", "per node", "List, plain").group("list"),
-    LIST.line("list_head, per node", "per node", "list_head, plain").group("list"),
-    LIST.line("hlist, per node", "per node", "hlist, plain").group("hlist"),
-    LIST.line("chain, per node", "per node", "restartable").group("chain"),
+    LIST.line("List, per node", "per node", "List, plain"),
+    LIST.line("chain, per node", "per node", "restartable"),
     MAP.line("Map lookup, copied", "lookup", "Map, copied"),
     MAP.line("Map lookup, protected", "lookup", "Map, protected"),
     MAP.line("Map lookup, plain", "lookup", "Map, plain"),

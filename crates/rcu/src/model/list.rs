@@ -5,9 +5,8 @@ use super::tools::{Node, World, check};
 use crate::grace::engine::GraceEngine;
 use crate::grace::engine::poll::Poll;
 use crate::platform::barrier::{Kind, light};
-use crate::structures::list::{
-    HlistHead, HlistNode, ListHead, hlist_add_head_rcu, hlist_del_rcu, init_list_head,
-    list_add_rcu, list_add_rcu_tail, list_del_rcu, list_replace_rcu,
+use crate::structures::list::links::{
+    ListHead, init_list_head, list_add_rcu, list_add_rcu_tail, list_del_rcu, list_replace_rcu,
 };
 use loom::sync::Arc;
 use loom::thread;
@@ -15,28 +14,20 @@ use loom::thread;
 #[repr(C)]
 struct Entry {
     links: ListHead,
-    hlinks: HlistNode,
     node: *mut Node,
 }
 
 impl Entry {
     fn make(value: u64) -> *mut Entry {
-        let entry =
-            Entry { links: ListHead::new(), hlinks: HlistNode::new(), node: Node::make(value) };
-        Box::into_raw(Box::new(entry))
+        Box::into_raw(Box::new(Entry { links: ListHead::new(), node: Node::make(value) }))
     }
 
     fn links(entry: *mut Entry) -> *mut ListHead {
         entry.cast()
     }
 
-    fn hlinks(entry: *mut Entry) -> *mut HlistNode {
-        // SAFETY: entries of the model are never given back.
-        unsafe { &raw mut (*entry).hlinks }
-    }
-
     fn free(entry: *mut Entry) {
-        // SAFETY: as above.
+        // SAFETY: entries of the model are never given back.
         Node::free(unsafe { (*entry).node });
     }
 }
@@ -44,7 +35,6 @@ impl Entry {
 struct Shared {
     world: Arc<World>,
     head: ListHead,
-    hlist: HlistHead,
     first: *mut Entry,
 }
 
@@ -54,22 +44,15 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Both lists hold 1, 2.
+    /// The list holds 1, 2.
     fn new() -> Arc<Shared> {
         let (first, second) = (Entry::make(1), Entry::make(2));
-        let shared = Arc::new(Shared {
-            world: World::new(),
-            head: ListHead::new(),
-            hlist: HlistHead::new(),
-            first,
-        });
+        let shared = Arc::new(Shared { world: World::new(), head: ListHead::new(), first });
         // SAFETY: one thread, fresh entries.
         unsafe {
             init_list_head(shared.head());
             list_add_rcu(Entry::links(first), shared.head());
             list_add_rcu_tail(Entry::links(second), shared.head());
-            hlist_add_head_rcu(Entry::hlinks(second), &shared.hlist);
-            hlist_add_head_rcu(Entry::hlinks(first), &shared.hlist);
         }
         shared
     }
@@ -83,27 +66,18 @@ impl Shared {
         Entry::free(entry);
     }
 
-    /// The values that a walk in a section sees, of the list or the hlist.
-    fn walk(&self, hlist: bool) -> Vec<u64> {
+    /// The values that a walk in a section sees.
+    fn walk(&self) -> Vec<u64> {
         let record = self.world.registry.claim(1).unwrap();
         record.enter();
         light();
         let mut seen = vec![];
         // SAFETY: in a section; entries are never given back.
         unsafe {
-            if hlist {
-                let mut at = self.hlist.first();
-                while !at.is_null() {
-                    let entry: *mut Entry = at.byte_sub(std::mem::offset_of!(Entry, hlinks)).cast();
-                    seen.push(Node::read((*entry).node));
-                    at = (*at).next();
-                }
-            } else {
-                let mut at = self.head.next();
-                while at != self.head() {
-                    seen.push(Node::read((*at.cast::<Entry>()).node));
-                    at = (*at).next();
-                }
+            let mut at = self.head.next();
+            while at != self.head() {
+                seen.push(Node::read((*at.cast::<Entry>()).node));
+                at = (*at).next();
             }
         }
         record.leave();
@@ -112,12 +86,12 @@ impl Shared {
     }
 }
 
-fn run(hlist: bool, expect: &'static [&'static [u64]], writer: fn(&Shared)) {
+fn run(expect: &'static [&'static [u64]], writer: fn(&Shared)) {
     check(3, move || {
         let shared = Shared::new();
         let reader = shared.clone();
         let reader = thread::spawn(move || {
-            let seen = reader.walk(hlist);
+            let seen = reader.walk();
             assert!(expect.contains(&&*seen), "assertion: a reader saw {seen:?}");
         });
         writer(&shared);
@@ -127,7 +101,7 @@ fn run(hlist: bool, expect: &'static [&'static [u64]], writer: fn(&Shared)) {
 
 #[test]
 fn removal() {
-    run(false, &[&[1, 2], &[2]], |shared| {
+    run(&[&[1, 2], &[2]], |shared| {
         // SAFETY: the only writer.
         unsafe { list_del_rcu(Entry::links(shared.first)) };
         shared.reclaim(shared.first);
@@ -136,7 +110,7 @@ fn removal() {
 
 #[test]
 fn addition_at_both_ends() {
-    run(false, &[&[1, 2], &[0, 1, 2], &[1, 2, 3], &[0, 1, 2, 3]], |shared| {
+    run(&[&[1, 2], &[0, 1, 2], &[1, 2, 3], &[0, 1, 2, 3]], |shared| {
         // SAFETY: the only writer.
         unsafe {
             list_add_rcu(Entry::links(Entry::make(0)), shared.head());
@@ -147,7 +121,7 @@ fn addition_at_both_ends() {
 
 #[test]
 fn replacement() {
-    run(false, &[&[1, 2], &[7, 2]], |shared| {
+    run(&[&[1, 2], &[7, 2]], |shared| {
         // SAFETY: the only writer.
         unsafe { list_replace_rcu(Entry::links(shared.first), Entry::links(Entry::make(7))) };
         shared.reclaim(shared.first);
@@ -155,21 +129,9 @@ fn replacement() {
 }
 
 #[test]
-fn hlist() {
-    run(true, &[&[1, 2], &[2], &[0, 1, 2], &[0, 2]], |shared| {
-        // SAFETY: the only writer.
-        unsafe {
-            hlist_add_head_rcu(Entry::hlinks(Entry::make(0)), &shared.hlist);
-            hlist_del_rcu(Entry::hlinks(shared.first));
-        }
-        shared.reclaim(shared.first);
-    });
-}
-
-#[test]
 #[ignore = "must fail: run by broken_protocols_are_caught"]
 fn broken_free_without_a_grace_period_is_caught() {
-    run(false, &[&[1, 2], &[2]], |shared| {
+    run(&[&[1, 2], &[2]], |shared| {
         // SAFETY: the only writer.
         unsafe { list_del_rcu(Entry::links(shared.first)) };
         Entry::free(shared.first);
@@ -180,7 +142,7 @@ fn broken_free_without_a_grace_period_is_caught() {
 #[test]
 #[ignore = "must fail: run by broken_protocols_are_caught"]
 fn broken_reuse_without_a_grace_period_is_caught() {
-    run(false, &[&[1, 2], &[2, 1], &[1, 2, 1], &[2]], |shared| {
+    run(&[&[1, 2], &[2, 1], &[1, 2, 1], &[2]], |shared| {
         // SAFETY: not sound: that is the test.
         unsafe {
             list_del_rcu(Entry::links(shared.first));

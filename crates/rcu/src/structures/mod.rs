@@ -11,7 +11,7 @@
 //! | [`Map<K, V>`](Map): a hash map that grows under its readers | `get`, `iter_in` | `copied` | `protect`, `iter` |
 //! | [`OrderedMap<K, V>`](OrderedMap): a map in the order of its keys | `get`, `range_in` | | `protect`, `range` |
 //! | [`PrefixTable<A, V>`](PrefixTable): longest prefix match, for routes | | `copied` | `lookup`, `iter` |
-//! | [`List<T>`](List), and the intrusive [`list`] | `iter_in`, `list_for_each_rcu` | | `protect`, `iter` |
+//! | [`List<T>`](List) | `iter_in` | | `protect`, `iter` |
 //!
 //! A grace period waits for the calls of the first column, and for none of the others.
 //!
@@ -45,9 +45,9 @@
 //! | `read_lock()` | `rcu_read_lock()` | [`read_lock`](crate::read_lock) |
 //! | `read_unlock()` | `rcu_read_unlock()` | the guard's drop |
 //! | `write_lock()`, `write_unlock()` | `spin_lock()`, `spin_unlock()` | `Mutex::lock` |
-//! | `list_add()`, `list_add_tail()` | `list_add_rcu()`, `list_add_rcu_tail()` | [`list::list_add_rcu`], [`list::list_add_rcu_tail`]; `push_front`, `push_back` |
-//! | `list_del()` | `list_del_rcu()` | [`list::list_del_rcu`]; `remove_first`, `retain` |
-//! | `list_for_each()` | `list_for_each_rcu()` | [`list::list_for_each_rcu`]; `iter_in` |
+//! | `list_add()`, `list_add_tail()` | `list_add_rcu()`, `list_add_rcu_tail()` | `push_front`, `push_back` |
+//! | `list_del()` | `list_del_rcu()` | `remove_first`, `retain` |
+//! | `list_for_each()` | `list_for_each_rcu()` | `iter_in` |
 //! | `kfree()` | `call_rcu()`, or `synchronize_kernel()` first | [`Domain::retire_box`](crate::Domain::retire_box); done by `List` and `Map` |
 //!
 //! Table 2, search and deletion. With a reader-writer lock:
@@ -84,56 +84,6 @@
 //! assert_eq!(search(2), Some(20));
 //! assert!(delete(2));
 //! assert_eq!(search(2), None);
-//! ```
-//!
-//! And as the paper has it, call by call:
-//!
-//! ```
-//! use reprieve::structures::list::*;
-//! use reprieve::{list_entry, list_for_each_entry_rcu, read_lock, synchronize_kernel};
-//! use std::sync::Mutex;
-//!
-//! struct Entry { links: ListHead, key: u32, data: u32 }
-//! let mut head = Box::new(ListHead::new());
-//! let head: *mut ListHead = &mut *head;
-//! let writers = Mutex::new(());
-//!
-//! let search = |key| {
-//!     let guard = read_lock();
-//!     // SAFETY: entries stay valid for a grace period after their removal.
-//!     let mut entries = unsafe { list_for_each_entry_rcu!(&*head, Entry, links, &guard) };
-//!     entries.find(|e| e.key == key).map(|e| e.data)
-//! };
-//! let insert = |key, data| {
-//!     let entry = Box::into_raw(Box::new(Entry { links: ListHead::new(), key, data }));
-//!     let _locked = writers.lock().unwrap();
-//!     // SAFETY: writers are excluded; the entry is fresh.
-//!     unsafe { list_add_rcu(&raw mut (*entry).links, head) };
-//! };
-//! let delete = |key| {
-//!     let locked = writers.lock().unwrap();
-//!     let guard = read_lock();
-//!     // SAFETY: writers are excluded, so the entry is in the list.
-//!     let found = unsafe {
-//!         let mut entries = list_for_each_rcu(&*head, &guard).map(|links| list_entry!(links, Entry, links));
-//!         entries.find(|&e| (*e).key == key).inspect(|&e| list_del_rcu(&raw mut (*e).links))
-//!     };
-//!     drop((guard, locked));
-//!     found.is_some_and(|entry| {
-//!         synchronize_kernel();
-//!         // SAFETY: out of the list, and out of every reader's reach.
-//!         drop(unsafe { Box::from_raw(entry) });
-//!         true
-//!     })
-//! };
-//! // SAFETY: not in use yet.
-//! unsafe { init_list_head(head) };
-//! insert(1, 10);
-//! insert(2, 20);
-//! assert_eq!(search(2), Some(20));
-//! assert!(delete(2) && !delete(2));
-//! assert_eq!((search(1), search(2)), (Some(10), None));
-//! assert!(delete(1));
 //! ```
 //!
 //! Readers see a change: two may see different versions at the same time, and a reader may see an

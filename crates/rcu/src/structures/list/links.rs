@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The stores and loads of both kinds of list.
+//! The stores and loads of a list's links.
 //!
 //! # Order
 //! A writer fills in an entry and its links, and then publishes it with one release store to its
@@ -7,17 +7,17 @@
 //! that is taken out keeps its `next`, so a reader on it goes on to the entries behind it, up to
 //! the end: a walk during a removal sees every entry that stays. (An entry therefore cannot be put
 //! into a list again before a grace period has passed.) Only writers, which exclude each other,
-//! follow `prev` and `pprev`. Null there marks an entry that was taken out: scans look for that
+//! follow `prev`. Null there marks an entry that was taken out: scans look for that
 //! before they follow its `next` in a later section (`scan`).
 
 use crate::platform::sync::{AtomicPtr, Ordering, const_unless_loom};
-use std::ptr::{from_ref, null_mut};
+use std::ptr::null_mut;
 
 /// The links of an entry of a circular, doubly linked list, and of the list itself (`struct
 /// list_head`). It must not move while it is in use.
 #[repr(C)]
 #[derive(Debug)]
-pub struct ListHead {
+pub(crate) struct ListHead {
     pub(crate) next: AtomicPtr<ListHead>,
     prev: AtomicPtr<ListHead>,
 }
@@ -29,7 +29,7 @@ impl ListHead {
 
     const_unless_loom! {
         /// In no list; as a list, not initialized: see [`init_list_head`].
-        pub fn new() -> ListHead {
+        pub(crate) fn new() -> ListHead {
             ListHead { next: AtomicPtr::new(null_mut()), prev: AtomicPtr::new(null_mut()) }
         }
     }
@@ -46,24 +46,13 @@ impl ListHead {
         self.next.load(Ordering::Acquire)
     }
 
-    /// Whether this list has no entries (at the moment).
-    pub fn is_empty(&self) -> bool {
-        std::ptr::eq(self.next(), self)
-    }
-}
-
-#[cfg(not(loom))]
-impl Default for ListHead {
-    fn default() -> ListHead {
-        ListHead::new()
-    }
 }
 
 /// Makes `head` an empty list (`INIT_LIST_HEAD`).
 ///
 /// # Safety
 /// Valid, and not in use.
-pub unsafe fn init_list_head(head: *mut ListHead) {
+pub(crate) unsafe fn init_list_head(head: *mut ListHead) {
     // SAFETY: the caller's promise.
     let this = unsafe { &*head };
     this.next.store(head, Ordering::Relaxed);
@@ -89,7 +78,7 @@ unsafe fn insert(new: *mut ListHead, prev: *mut ListHead, next: *mut ListHead) {
 /// The caller excludes other writers of the list. `new` is valid, in no list, and no reader can
 /// still be on it; it stays where it is until a grace period after its removal. `head` is a list or
 /// in one.
-pub unsafe fn list_add_rcu(new: *mut ListHead, head: *mut ListHead) {
+pub(crate) unsafe fn list_add_rcu(new: *mut ListHead, head: *mut ListHead) {
     // SAFETY: the caller's promise.
     unsafe { insert(new, head, (*head).next.load(Ordering::Relaxed)) };
 }
@@ -98,7 +87,7 @@ pub unsafe fn list_add_rcu(new: *mut ListHead, head: *mut ListHead) {
 ///
 /// # Safety
 /// As for [`list_add_rcu`].
-pub unsafe fn list_add_rcu_tail(new: *mut ListHead, head: *mut ListHead) {
+pub(crate) unsafe fn list_add_rcu_tail(new: *mut ListHead, head: *mut ListHead) {
     // SAFETY: the caller's promise.
     unsafe { insert(new, (*head).prev.load(Ordering::Relaxed), head) };
 }
@@ -108,7 +97,7 @@ pub unsafe fn list_add_rcu_tail(new: *mut ListHead, head: *mut ListHead) {
 ///
 /// # Safety
 /// The caller excludes other writers of the list, in which the entry is.
-pub unsafe fn list_del_rcu(entry: *mut ListHead) {
+pub(crate) unsafe fn list_del_rcu(entry: *mut ListHead) {
     // SAFETY: the caller's promise.
     unsafe {
         let (prev, next) =
@@ -124,127 +113,12 @@ pub unsafe fn list_del_rcu(entry: *mut ListHead) {
 ///
 /// # Safety
 /// As for [`list_add_rcu`] and [`list_del_rcu`].
-pub unsafe fn list_replace_rcu(old: *mut ListHead, new: *mut ListHead) {
+pub(crate) unsafe fn list_replace_rcu(old: *mut ListHead, new: *mut ListHead) {
     // SAFETY: the caller's promise.
     unsafe {
         let (prev, next) =
             ((*old).prev.load(Ordering::Relaxed), (*old).next.load(Ordering::Relaxed));
         insert(new, prev, next);
         (*old).prev.store(null_mut(), Ordering::Relaxed);
-    }
-}
-
-/// The links of an entry of a list with a small head (`struct hlist_node`).
-#[repr(C)]
-#[derive(Debug)]
-pub struct HlistNode {
-    next: AtomicPtr<HlistNode>,
-    /// The link that leads here.
-    pprev: AtomicPtr<AtomicPtr<HlistNode>>,
-}
-
-impl HlistNode {
-    const_unless_loom! {
-        /// In no list.
-        pub fn new() -> HlistNode {
-            HlistNode { next: AtomicPtr::new(null_mut()), pprev: AtomicPtr::new(null_mut()) }
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn next(&self) -> *mut HlistNode {
-        self.next.load(Ordering::Acquire)
-    }
-}
-
-/// A list that is one pointer, as for the chains of a hash table (`struct hlist_head`). It must not
-/// move unless it is empty.
-#[repr(C)]
-#[derive(Debug)]
-pub struct HlistHead {
-    first: AtomicPtr<HlistNode>,
-}
-
-impl HlistHead {
-    const_unless_loom! {
-        /// An empty list.
-        pub fn new() -> HlistHead {
-            HlistHead { first: AtomicPtr::new(null_mut()) }
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn first(&self) -> *mut HlistNode {
-        self.first.load(Ordering::Acquire)
-    }
-
-    /// Whether it has no entries (at the moment).
-    pub fn is_empty(&self) -> bool {
-        self.first().is_null()
-    }
-}
-
-#[cfg(not(loom))]
-impl Default for HlistNode {
-    fn default() -> HlistNode {
-        HlistNode::new()
-    }
-}
-
-#[cfg(not(loom))]
-impl Default for HlistHead {
-    fn default() -> HlistHead {
-        HlistHead::new()
-    }
-}
-
-/// Puts `new` at the front.
-///
-/// # Safety
-/// As for [`list_add_rcu`]; the head stays where it is, too.
-pub unsafe fn hlist_add_head_rcu(new: *mut HlistNode, head: *const HlistHead) {
-    // SAFETY: the caller's promise.
-    unsafe { hlist_insert(new, &(*head).first) };
-}
-
-/// Puts `new` behind `prev`.
-///
-/// # Safety
-/// As for [`list_add_rcu`]; `prev` is in a list.
-pub unsafe fn hlist_add_behind_rcu(new: *mut HlistNode, prev: *mut HlistNode) {
-    // SAFETY: the caller's promise.
-    unsafe { hlist_insert(new, &(*prev).next) };
-}
-
-/// # Safety
-/// `link` is one of a list's; else as [`list_add_rcu`].
-unsafe fn hlist_insert(new: *mut HlistNode, link: &AtomicPtr<HlistNode>) {
-    let next = link.load(Ordering::Relaxed);
-    // SAFETY: the caller's promise.
-    unsafe {
-        (*new).next.store(next, Ordering::Relaxed);
-        (*new).pprev.store(from_ref(link).cast_mut(), Ordering::Relaxed);
-        // Publishes the entry.
-        link.store(new, Ordering::Release);
-        if let Some(next) = next.as_ref() {
-            next.pprev.store(&raw mut (*new).next, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Takes `entry` out. See [`list_del_rcu`].
-///
-/// # Safety
-/// As for [`list_del_rcu`].
-pub unsafe fn hlist_del_rcu(entry: *mut HlistNode) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let (next, link) =
-            ((*entry).next.load(Ordering::Relaxed), (*entry).pprev.load(Ordering::Relaxed));
-        (*link).store(next, Ordering::Release);
-        if let Some(next) = next.as_ref() {
-            next.pprev.store(link, Ordering::Relaxed);
-        }
-        (*entry).pprev.store(null_mut(), Ordering::Relaxed);
     }
 }

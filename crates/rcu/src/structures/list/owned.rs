@@ -170,11 +170,16 @@ impl<T: Send + Sync + 'static, D: Handle> List<T, D> {
     #[track_caller]
     pub fn iter_in<'g, G: ReadSide>(&'g self, guard: &'g G) -> impl Iterator<Item = &'g T> {
         handle::check(&self.domain, guard);
-        // SAFETY: the head is valid while the list is borrowed, and the items are retired through
-        // this domain.
-        unsafe {
-            super::entries(&*self.head, guard, |links| item::<T>(links)).map(|item| &item.value)
-        }
+        let mut links = self.head;
+        let next = move || {
+            // SAFETY: the head is valid while the list is borrowed; the items are retired through
+            // this domain, so they stay valid in the section.
+            unsafe {
+                links = (*links).next();
+                (links != self.head).then(|| &(*item::<T>(links)).value)
+            }
+        };
+        std::iter::from_fn(next).fuse()
     }
 
     /// The first value for which `found` holds, protected: for any time, and no grace period waits
