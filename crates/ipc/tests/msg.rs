@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Child, errno, namespace};
-use libc::{IPC_NOWAIT, IPC_PRIVATE};
+use common::{Child, namespace};
+use libc::IPC_PRIVATE;
 use reprieve_ipc::{Namespace, Result};
 
 fn queue(n: &Namespace) -> i32 {
@@ -59,22 +59,6 @@ fn a_stream_across_processes_is_complete_and_in_order() {
 }
 
 #[test]
-fn a_removed_queue_sends_its_waiters_away() {
-    let (_directory, n) = namespace();
-    let (empty, full) = (queue(&n), queue(&n));
-    while n.msgsnd(full, 1, &[0; 1000], IPC_NOWAIT).is_ok() {}
-    // Each in turn: two would also sleep while they wait for each other's lock.
-    let receiver = Child::run(|| assert_eq!(errno(receive(&n, empty, 0, 0)), libc::EIDRM));
-    common::until_asleep(&receiver);
-    let sender = Child::run(|| assert_eq!(errno(n.msgsnd(full, 1, &[0; 1000], 0)), libc::EIDRM));
-    common::until_asleep(&sender);
-    n.remove_msg(empty).unwrap();
-    n.remove_msg(full).unwrap();
-    receiver.succeeds();
-    sender.succeeds();
-}
-
-#[test]
 fn a_killed_receiver_takes_no_message_along() {
     let (_directory, n) = namespace();
     let id = queue(&n);
@@ -85,25 +69,4 @@ fn a_killed_receiver_takes_no_message_along() {
     first.kill();
     send(&n, id, 1, "x");
     second.succeeds();
-}
-
-#[test]
-fn signals_interrupt_waits() {
-    let (_directory, n) = namespace();
-    let (empty, full) = (queue(&n), queue(&n));
-    while n.msgsnd(full, 1, &[0; 1000], IPC_NOWAIT).is_ok() {}
-    let receiver = Child::run(|| {
-        common::handle_signals();
-        assert_eq!(errno(receive(&n, empty, 0, 0)), libc::EINTR);
-    });
-    common::until_asleep(&receiver);
-    common::signal_until_over(receiver);
-    let sender = Child::run(|| {
-        common::handle_signals();
-        assert_eq!(errno(n.msgsnd(full, 1, &[0; 1000], 0)), libc::EINTR);
-    });
-    common::until_asleep(&sender);
-    common::signal_until_over(sender);
-    send(&n, empty, 1, "x");
-    assert_eq!(receive(&n, empty, 0, 0), is(1, "x"));
 }

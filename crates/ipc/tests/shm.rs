@@ -7,7 +7,7 @@ mod common;
 
 use beside::beside;
 use common::{Child, errno, namespace, one};
-use libc::{IPC_CREAT, IPC_PRIVATE, SHM_RDONLY, SHM_REMAP, SHM_RND};
+use libc::{IPC_CREAT, IPC_PRIVATE};
 use reprieve_ipc::{Namespace, Result, SHM_DEST};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::*;
@@ -69,30 +69,6 @@ fn processes_see_the_same_bytes() {
     for id in [id, other] {
         n.remove_shm(id).unwrap();
     }
-}
-
-#[test]
-fn addresses_and_flags() {
-    let _one = one();
-    let (_directory, n) = namespace();
-    let id = n.shmget(IPC_PRIVATE, 8192, 0o600).unwrap();
-    let at = attach(&n, id, 0, 0).unwrap();
-    let address = at as usize;
-    assert_eq!(errno(attach(&n, id, address + 1, 0)), libc::EINVAL);
-    assert_eq!(errno(attach(&n, id, address, 0)), libc::EINVAL);
-    assert_eq!(errno(attach(&n, id, 0, SHM_REMAP)), libc::EINVAL);
-    let other = n.shmget(IPC_PRIVATE, 8192, 0o600).unwrap();
-    assert_eq!(attach(&n, other, address + 5, SHM_RND | SHM_REMAP), Ok(at));
-    assert_eq!((attached(&n, id), attached(&n, other)), (0, 1));
-    let again = attach(&n, other, 0, SHM_RDONLY).unwrap();
-    word(at).store(9, SeqCst);
-    assert_eq!(word(again).load(SeqCst), 9);
-    // SAFETY: asks for what is not allowed, on a page of ours.
-    let writable = unsafe { libc::mprotect(again.cast(), 4096, libc::PROT_WRITE) };
-    assert_eq!(writable, -1);
-    assert_eq!(attached(&n, other), 2);
-    detach(at).unwrap();
-    detach(again).unwrap();
 }
 
 #[test]
