@@ -67,9 +67,7 @@ fn a_child_forgets_the_other_readers_of_its_parent() {
     thread::sleep(Duration::from_millis(20));
     let status = in_child(|| {
         let early = domain.poll(cookie);
-        while !domain.poll(cookie) {
-            thread::sleep(Duration::from_millis(1));
-        }
+        await_polled(&domain, cookie);
         domain.synchronize();
         // SAFETY: used through this domain only.
         let read = unsafe { domain.lookup(&cell.value()) };
@@ -105,12 +103,7 @@ fn waiting_callbacks_run_in_both_processes() {
         let domain = Domain::builder().build().unwrap();
         let ran = Arc::new(AtomicU64::new(0));
         let guard = held.then(|| domain.read_lock());
-        for _ in 0..1000 {
-            let ran = ran.clone();
-            domain.defer(move || {
-                ran.fetch_add(1, SeqCst);
-            });
-        }
+        (0..1000).for_each(|_| count_later(&domain, &ran));
         let mut guard = Some(guard);
         let start = Instant::now();
         let status = in_child(|| {
@@ -149,6 +142,28 @@ fn bind(cpu: usize) {
     }
 }
 
+/// Registers a callback that counts up.
+fn count_later(domain: &Domain, ran: &Arc<AtomicU64>) {
+    let ran = ran.clone();
+    domain.defer(move || _ = ran.fetch_add(1, SeqCst));
+}
+
+/// Polls until the grace period has ended.
+fn await_polled(domain: &Domain, cookie: reprieve::Cookie) {
+    while !domain.poll(cookie) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The threads of this process that run grace periods in the background.
+fn background() -> Vec<i32> {
+    let id = |task: std::fs::DirEntry| {
+        let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+        (name.trim() == "reprieve-gp").then(|| task.file_name().to_str()?.parse().ok())?
+    };
+    std::fs::read_dir("/proc/self/task").unwrap().flatten().filter_map(id).collect()
+}
+
 /// A child that registers on one CPU only, and waits for nothing, runs what the parent registered
 /// on others. Without workers there the test hangs.
 #[test]
@@ -161,12 +176,10 @@ fn a_child_runs_the_callbacks_of_all_cpus() {
     let registered = Barrier::new(cpus.len());
     thread::scope(|scope| {
         for &cpu in &cpus {
-            let (domain, registered, ran) = (&domain, &registered, ran.clone());
+            let (domain, registered, ran) = (&domain, &registered, &ran);
             scope.spawn(move || {
                 bind(cpu);
-                domain.defer(move || {
-                    ran.fetch_add(1, SeqCst);
-                });
+                count_later(domain, ran);
                 registered.wait();
             });
         }
@@ -686,10 +699,7 @@ fn bound_workers() {
         // The grace period's thread, and the worker of this CPU.
         domain.defer(|| ());
         // Both have run, and so they have their names, and are bound, when these return.
-        let cookie = domain.start_poll();
-        while !domain.poll(cookie) {
-            thread::sleep(Duration::from_millis(1));
-        }
+        await_polled(&domain, domain.start_poll());
         domain.barrier().unwrap();
         let found = names_and_cpus();
         for name in ["reprieve-gp".into(), format!("reprieve-cb/{last}")] {
@@ -715,11 +725,8 @@ fn started_by_a_callback() {
     let starts = domain.clone();
     domain.defer(move || send.send(starts.start_poll()).unwrap());
     domain.barrier().unwrap();
-    let cookie = receive.recv().unwrap();
     // When it has led a grace period it has its name and its CPUs.
-    while !domain.poll(cookie) {
-        thread::sleep(Duration::from_millis(1));
-    }
+    await_polled(&domain, receive.recv().unwrap());
     let all = allowed_cpus("/proc/self".as_ref());
     let background = names_and_cpus().into_iter().filter(|thread| thread.0 == "reprieve-gp");
     assert_eq!(background.map(|thread| thread.1).collect::<Vec<_>>(), [all]);
@@ -775,20 +782,10 @@ fn real_time_registrant() {
         let workers = Arc::new(AtomicU64::new(u64::MAX));
         let seen = workers.clone();
         domain.defer(move || seen.store(policy(0) as u64, SeqCst));
-        let cookie = domain.start_poll();
-        while !domain.poll(cookie) {
-            thread::sleep(Duration::from_millis(1));
-        }
+        await_polled(&domain, domain.start_poll());
         domain.barrier().unwrap();
         assert_eq!(workers.load(SeqCst), libc::SCHED_OTHER as u64);
-        let policy_of = |task: std::fs::DirEntry| {
-            let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
-            let id = task.file_name().to_str()?.parse().ok()?;
-            (name.trim() == "reprieve-gp").then(|| policy(id))
-        };
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-        let background: Vec<_> = tasks.filter_map(policy_of).collect();
-        assert_eq!(background, [libc::SCHED_OTHER]);
+        assert_eq!(background().into_iter().map(policy).collect::<Vec<_>>(), [libc::SCHED_OTHER]);
     };
     thread::spawn(registrant).join().unwrap();
 }
@@ -836,17 +833,8 @@ fn low_priority_registrant(low: i32) {
         lower();
         let domain = Domain::builder().build().unwrap();
         // Nobody else leads it: when it is over its thread has its name and priority.
-        let cookie = domain.start_poll();
-        while !domain.poll(cookie) {
-            thread::sleep(Duration::from_millis(1));
-        }
-        let of_background = |task: std::fs::DirEntry| {
-            let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
-            let id = task.file_name().to_str()?.parse().ok()?;
-            (name.trim() == "reprieve-gp").then(|| policy_and_nice(id))
-        };
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-        assert_eq!(tasks.filter_map(of_background).collect::<Vec<_>>(), [expected]);
+        await_polled(&domain, domain.start_poll());
+        assert_eq!(background().into_iter().map(policy_and_nice).collect::<Vec<_>>(), [expected]);
         let (send, receive) = channel();
         domain.defer(move || send.send(policy_and_nice(0)).unwrap());
         domain.barrier().unwrap();
@@ -866,12 +854,7 @@ fn without_threads() {
         if forbid(&[libc::SYS_clone, libc::SYS_clone3], libc::EAGAIN).is_err() {
             return false;
         }
-        for _ in 0..100 {
-            let ran = ran.clone();
-            domain.defer(move || {
-                ran.fetch_add(1, SeqCst);
-            });
-        }
+        (0..100).for_each(|_| count_later(&domain, &ran));
         domain.barrier().unwrap();
         // A domain whose last owner a callback drops stays; others come and go.
         let stays = Domain::builder().build().unwrap();
@@ -972,12 +955,8 @@ fn the_first_lookup_of_a_real_time_thread() {
 fn in_real_time() {
     let cell = Cell::new(7);
     let look = |priority: i32| {
-        // SAFETY: plain data of the size given.
-        unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
-            assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
-        }
+        // SAFETY: no preconditions.
+        bind(unsafe { libc::sched_getcpu() } as usize);
         if !set_policy(libc::SCHED_FIFO, priority) {
             return println!("no real-time priority allowed here: skipped");
         }
