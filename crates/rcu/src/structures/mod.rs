@@ -109,8 +109,6 @@ pub mod list;
 pub mod map;
 pub mod ordered;
 pub mod prefix;
-#[cfg(not(loom))]
-mod scan;
 #[cfg(all(feature = "serde", not(loom)))]
 mod serialize;
 

@@ -10,30 +10,36 @@
 //! > **Invariant.** An item that is in the map all the while is handed out once: when the scan
 //! > passes its hash.
 //!
-//! (Redis's `SCAN` walks its buckets in this order.)
+//! (Redis's `SCAN` walks its buckets in this order.) Each part of a scan finds its place again by
+//! the hash, from the table. So it needs no checkpoint: the only slot is that of the item handed
+//! out.
 //!
 //! Items of equal hashes have the same place. A part that finds several says so, and they are all
 //! protected together, in a plain section that is as long as their chain.
 
 use super::lookup::{Next, TWINS, after};
 use super::table::{Item, Table, Walk};
+use crate::read::protected::Protected;
+use crate::read::restart::traversal::Pace;
 use crate::structures::handle::{self, Handle};
 use crate::structures::held::Held;
-use crate::structures::scan::Scan;
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 
 /// Keys and values, protected. See [`Map::iter`](super::Map::iter).
 pub struct Iter<'m, K, V, D> {
     table: &'m Table<K, V>,
     domain: &'m D,
-    scan: Scan,
+    /// Where the next part starts. `None`: the scan is over.
+    place: Option<u64>,
+    pace: Pace,
     /// Items of one place that are still to be handed out.
     twins: Vec<Held<'m, K, V>>,
 }
 
 impl<'m, K, V, D> Iter<'m, K, V, D> {
     pub(super) fn new(table: &'m Table<K, V>, domain: &'m D) -> Iter<'m, K, V, D> {
-        Iter { table, domain, scan: Scan::new(), twins: vec![] }
+        Iter { table, domain, place: Some(0), pace: Pace::new(), twins: vec![] }
     }
 }
 
@@ -62,18 +68,22 @@ impl<'m, K: 'static, V: 'static, D: Handle> Iterator for Iter<'m, K, V, D> {
             if let Some(twin) = self.twins.pop() {
                 return Some(twin);
             }
-            let chains = &self.table.chains;
-            // SAFETY: items and chains are retired through this domain, items with the address that
-            // a part returns.
-            let found = unsafe {
-                self.scan.next(self.domain, |place, steps| Next { chains, place, steps })?
-            };
-            match self.scan.place {
+            let place = self.place?;
+            let (chains, slot) = (&self.table.chains, handle::slots(self.domain).free());
+            let part = |steps| Next { chains, place, steps };
+            // SAFETY: nobody else fills the slot before this returns. Items and chains are retired
+            // through this domain, items with the address that a part returns.
+            let found = unsafe { handle::protect_part(self.domain, &self.pace, slot, part) };
+            self.place = (found.word != 0).then_some(found.word as u64);
+            let Some(item) = NonNull::new(found.node.cast_mut()) else { continue };
+            // SAFETY: the part has filled the slot with the item.
+            let found = unsafe { Protected::new(item, slot) };
+            match self.place {
                 Some(place) if place & TWINS != 0 => {
                     drop(found);
                     let place = place & !TWINS;
                     self.protect_twins(place);
-                    self.scan.place = Some(after(place, 1 << 62)).filter(|&place| place != 0);
+                    self.place = Some(after(place, 1 << 62)).filter(|&place| place != 0);
                 }
                 _ => return Some(Item::hold(found)),
             }
