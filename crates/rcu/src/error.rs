@@ -15,7 +15,11 @@ impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Error::TooManyDomains => {
-                write!(f, "{} RCU domains exist: drop some, or share one", crate::thread::id::MAX_DOMAINS)
+                write!(
+                    f,
+                    "{} RCU domains exist: drop some, or share one",
+                    crate::thread::id::MAX_DOMAINS
+                )
             }
             Error::InCallback => f.write_str(
                 "a callback cannot wait for callbacks: call barrier() from another thread",

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Cell, FOR_EVER, Never};
+use common::{Cell, FOR_EVER};
 use reprieve::{Cap, Domain, Engine, Guard, Protected, Qsbr, QsbrGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex};
@@ -459,35 +459,6 @@ fn an_index_is_used_again_with_another_engine() {
         }
         domains.iter().for_each(Domain::synchronize);
     }
-}
-
-#[test]
-fn lookups_return_copies_and_protect_keeps_alive() {
-    for engine in engines() {
-        let domain = domain(engine);
-        let cell = Cell::new(1);
-        // SAFETY: the cell is replaced through this domain only.
-        unsafe {
-            assert_eq!(domain.lookup(&cell.value()), 1);
-            let protected = domain.protect(&cell.node()).unwrap();
-            cell.replace(&domain, 2);
-            assert_eq!(domain.lookup(&cell.value()), 2);
-            domain.synchronize();
-            thread::sleep(Duration::from_millis(5));
-            await_waiting(&domain, 1);
-            assert_eq!(protected.value, 1, "{engine:?}");
-            drop(protected);
-            domain.barrier().unwrap();
-            assert_eq!(domain.stats().waiting, 0);
-        }
-    }
-}
-
-#[test]
-fn nothing_found_protects_nothing() {
-    let domain = domain(Engine::Restart);
-    // SAFETY: finds nothing.
-    assert!(unsafe { domain.protect(&Never) }.is_none());
 }
 
 #[test]

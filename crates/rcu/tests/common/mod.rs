@@ -75,17 +75,3 @@ unsafe impl Lookup for Find<'_> {
         section.load(&self.0.0) as *const Node
     }
 }
-
-#[allow(dead_code, reason = "not every test needs it")]
-pub struct Never;
-
-// SAFETY: does nothing.
-unsafe impl Lookup for Never {
-    type Output = *const Node;
-    const UNOPTIMIZED: bool = true;
-
-    #[inline(always)]
-    unsafe fn run(&self, _: &Section) -> *const Node {
-        std::ptr::null()
-    }
-}

@@ -45,7 +45,6 @@ impl ListHead {
     pub(crate) fn next(&self) -> *mut ListHead {
         self.next.load(Ordering::Acquire)
     }
-
 }
 
 /// Makes `head` an empty list (`INIT_LIST_HEAD`).
