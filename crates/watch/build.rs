@@ -3,6 +3,6 @@
 include!("bpf/build.rs");
 
 fn main() {
-    build_programs(&["watch", "publish"], &[("watch.h", "constants.rs")]);
+    build_programs(&["watch"], &[("watch.h", "constants.rs")]);
     cc::Build::new().file("bpf/cost_steps.c").warnings_into_errors(true).compile("cost_steps");
 }

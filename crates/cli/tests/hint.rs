@@ -8,11 +8,6 @@ use std::process::{Command, Output};
 
 /// `reprieve hint run -- PROGRAM ARGUMENTS`, with the library built beside the command.
 fn run(program: &[&str]) -> Output {
-    run_with("/no/server", program)
-}
-
-/// The same, and where the server of hints is.
-fn run_with(server: &str, program: &[&str]) -> Output {
     let command = Path::new(env!("CARGO_BIN_EXE_reprieve"));
     let profile = command.parent().unwrap();
     let mut build = Command::new(env!("CARGO"));
@@ -26,7 +21,7 @@ fn run_with(server: &str, program: &[&str]) -> Output {
     assert!(Command::new(link).arg(profile).status().unwrap().success());
     let mut command = Command::new(command);
     command.env_remove("REPRIEVE_LOCKS_LIBRARY").env_remove("LD_PRELOAD");
-    command.env("REPRIEVE_HINT", server).args(["hint", "run", "--"]).args(program).output().unwrap()
+    command.args(["hint", "run", "--"]).args(program).output().unwrap()
 }
 
 #[test]
@@ -92,38 +87,6 @@ fn children_with_musl_start() {
     let output = run(&["sh", "-c", &format!("{}; exit $?", program.display())]);
     assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"ran\n"[..], &b""[..]), "{output:?}");
     refused(&program, "not linked with the GNU C library");
-}
-
-/// As one that has given all its places away.
-fn server_that_hangs_up(path: &Path) {
-    // SAFETY: a new descriptor; the address is valid for its size.
-    unsafe {
-        let listener = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0);
-        let mut address: libc::sockaddr_un = std::mem::zeroed();
-        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        for (to, from) in address.sun_path.iter_mut().zip(path.to_str().unwrap().bytes()) {
-            *to = from as libc::c_char;
-        }
-        let size = size_of_val(&address) as libc::socklen_t;
-        assert_eq!(libc::bind(listener, (&raw const address).cast(), size), 0);
-        assert_eq!(libc::listen(listener, 8), 0);
-        std::thread::spawn(move || {
-            let none = std::ptr::null_mut::<libc::sockaddr>();
-            while libc::close(libc::accept(listener, none, none.cast())) == 0 {}
-        });
-    }
-}
-
-#[test]
-fn a_server_without_a_place_is_told_of() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("hint.sock");
-    server_that_hangs_up(&path);
-    let output = run_with(path.to_str().unwrap(), &["echo", "ran"]);
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.stdout == b"ran\n" && text.contains("hint.sock"), "{output:?}");
-    // Nobody serves there, and nobody has to.
-    assert_eq!(run(&["echo", "ran"]).stderr, b"");
 }
 
 /// Tools that change the name of a program's loader put the new one at the end.

@@ -2,13 +2,12 @@
 //! The six calls of the eCS paper, for threads: two pairs that announce critical sections, as
 //! guards, and two questions.
 
-use crate::page;
 use crate::platform::clock::now;
+use crate::region;
 use crate::thread::{self, Kind, Line, me};
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering::Relaxed;
 
-pub use crate::page::State;
 pub use crate::thread::slice::Lack as NoTimeSliceExtensions;
 
 /// A critical section of the calling thread, which ends when this is dropped.
@@ -88,42 +87,24 @@ pub fn time_slice_extensions() -> Result<(), NoTimeSliceExtensions> {
     me().enable_slices()
 }
 
-/// The state of another thread of this process, as its scheduler saw it last. `None`: unknown, for
-/// nobody publishes it, or the thread has ended. In a guest whose host offers a region, and without
-/// a server of hints of its own, only [`State::Preempted`] is known.
-pub fn state(thread: ThreadId) -> Option<State> {
-    page::state(thread.index, now()).filter(|_| line_of(thread).is_some())
-}
-
-/// Whether a thread of this process is off its CPU, although it would run. `None`: unknown. In a
-/// guest without a server of hints of its own: whether the vCPU is where the thread gave its last
-/// hint ([`is_vcpu_preempted`]).
+/// Inside a guest: whether the vCPU is off its CPU, although it would run, where a thread of this
+/// process gave its last hint. `None`: unknown, as in [`is_vcpu_preempted`], or the thread has
+/// ended.
 pub fn is_preempted(thread: ThreadId) -> Option<bool> {
-    let seen = state(thread).map(|state| state == State::Preempted);
-    seen.or_else(|| is_vcpu_preempted(line_of(thread)?.cpu.load(Relaxed)))
+    is_vcpu_preempted(line_of(thread)?.cpu.load(Relaxed))
 }
 
 /// Inside a guest: whether the vCPU with that number is off its CPU, although it would run, as far
 /// as the host said a moment ago. `None`: unknown, for the host offers no region, or nobody serves
 /// it.
 pub fn is_vcpu_preempted(vcpu: u32) -> Option<bool> {
-    page::region::vcpu(vcpu, now()).map(|state| state == State::Preempted)
+    region::is_preempted(vcpu, now())
 }
 
-/// Whether that CPU has more than one thread to run. `None`: unknown. In a guest without a server
-/// of hints of its own: the host's CPU on which that vCPU is, or was last.
+/// Inside a guest: whether the host's CPU on which that vCPU is, or was last, has more than one
+/// thread to run. `None`: unknown.
 pub fn is_overloaded(cpu: u32) -> Option<bool> {
-    let now = now();
-    let runnable = page::runnable(cpu, now).or_else(|| page::region::runnable(cpu, now));
-    runnable.map(|runnable| runnable > 1)
-}
-
-/// Makes the runtime's read-side sections hints by themselves, at no cost to readers: `offset` is
-/// the distance from the thread pointer of the word in which the runtime keeps the address of the
-/// thread's record (`reprieve_thread.record`, `abi.h`). Counts if it is called before the process
-/// registers; the runtime calls it at load time.
-pub fn set_reader_block(offset: isize) {
-    page::set_reader(offset);
+    region::runnable(cpu, now()).map(|runnable| runnable > 1)
 }
 
 #[cfg(test)]

@@ -6,16 +6,15 @@
 //! user-space programs, without privileges:
 //!
 //! - **Hints** ([`non_preemptable`], [`preemptable`]): a thread writes into a cache line of its own
-//!   how deep it is nested in critical sections. eBPF programs read it (`hint_abi.h`). Two loads,
-//!   an addition and a store; nothing else happens if nobody listens.
-//! - **Answers** ([`is_preempted`], [`is_overloaded`]): a page that `reprieve hint serve` publishes
-//!   says which threads run, and how many each CPU has to run. Without it they say `None`.
-//!   Inside a guest, hints reach the host and answers about vCPUs come back through a *region*, a
-//!   device of the guest's ([`connect_host`]).
+//!   how deep it is nested in critical sections (`hint_abi.h`). Two loads, an addition and a store;
+//!   nothing else happens if nobody listens. Inside a guest, hints reach the host through a
+//!   *region*, a device of the guest's ([`connect_host`]).
+//! - **Answers** ([`is_preempted`], [`is_vcpu_preempted`]): through the region, the host says which
+//!   vCPUs run. Without one they say `None`.
 //! - **Locks** ([`Mutex`], [`SpinLock`], [`FairLock`], [`RwLock`], [`RwSemaphore`]) that mark their
 //!   sections, and wait by *scheduling-aware spinning*: they spin while the holder runs and nobody
-//!   wants this CPU, and sleep when the holder has lost its CPU. Without a page they find that out
-//!   themselves (`wait`).
+//!   wants this CPU, and sleep when the holder has lost its CPU. They find that out themselves
+//!   (`wait`).
 //!
 //! The six calls are those of Kashyap, Min and Kim, "Scaling Guest Operating System Critical
 //! Sections with eCS", USENIX ATC 2018. `docs/hint.md` tells when to use what.
@@ -35,7 +34,7 @@ mod thread;
 #[cfg(not(loom))]
 mod calls;
 #[cfg(not(loom))]
-mod page;
+mod region;
 mod wait;
 
 #[cfg(loom)]
@@ -44,8 +43,7 @@ mod model;
 #[cfg(not(loom))]
 pub use calls::{
     NoTimeSliceExtensions, Section, ThreadId, current_thread, is_overloaded, is_preempted,
-    is_vcpu_preempted, non_preemptable, preemptable, set_reader_block, state,
-    time_slice_extensions,
+    is_vcpu_preempted, non_preemptable, preemptable, time_slice_extensions,
 };
 #[cfg(not(loom))]
 pub use lock::api::{
@@ -57,7 +55,7 @@ pub use lock::{Mark, Sleeps, Spins, Unmarked, fair::RawFairLock, mutex::RawMutex
 #[cfg(not(loom))]
 pub use lock_api;
 #[cfg(not(loom))]
-pub use page::{Error, Missing, State, connect, connect_host};
+pub use region::{Missing, connect_host};
 pub use thread::Kind;
 
 /// For the C interface. Not for other users, and not stable.
@@ -66,16 +64,12 @@ pub use thread::Kind;
 pub mod abi {
     pub use crate::lock::condition::Condition;
     pub use crate::lock::posix::{End, Mutex, Prefer, ReadWrite};
-    pub use crate::page::layout::{
-        Cpu, Hello, MAGIC, PROCESSES, Page, STALE_NS, Thread, VERSION, Welcome,
-    };
-    pub use crate::thread::LINES;
 
     /// The region that a guest's programs share with its host (`hint_region.h`).
     pub mod region {
-        pub use crate::page::region::file::{create, is_region, publish, read};
-        pub use crate::page::region::layout::{BYTES, MAGIC, Region, VCPUS, VERSION, Vcpu};
-        pub use crate::page::region::view::{ThreadView, VcpuView, View};
+        pub use crate::region::file::{create, is_region, publish, read};
+        pub use crate::region::layout::{BYTES, MAGIC, Region, VCPUS, VERSION, Vcpu};
+        pub use crate::region::view::{ThreadView, VcpuView, View};
         pub use crate::thread::{PROBES, SLOTS, Slot};
     }
 
@@ -103,11 +97,6 @@ pub mod abi {
     pub unsafe fn tell_host(line: *const std::ffi::c_void) {
         // SAFETY: as above; lines are static.
         unsafe { &*line.cast::<crate::thread::Line>() }.tell_host();
-    }
-
-    /// The hello of this process when it registers, for an observer that it has itself.
-    pub fn hello() -> Hello {
-        crate::page::hello()
     }
 
     /// Asks for a longer time slice.

@@ -5,15 +5,13 @@
 //! sooner than a sleeper wakes up. It is waste when the holder is off its CPU: it cannot release
 //! the lock, and the waiter may sit on the very CPU that the holder waits for.
 //!
-//! # With the page
-//! The scheduler says what the holder does, and how many threads want this CPU.
-//!
-//! # Without it
 //! Whoever runs knows something about those who do not, for nothing:
 //! 1. **The holder took the lock on my CPU.** I run there, so it does not (or it has moved; then I
 //!    sleep once too often).
 //! 2. **Time has jumped** between two looks at the lock: I was off my CPU, so somebody else wants
 //!    it. That is remembered for each CPU for a while ([`REMEMBERED`]).
+//!
+//! (In a guest whose host offers a region, the host may say that the holder's vCPU lost its CPU.)
 //!
 //! And after some spinning a question is cheap against what has been spent already:
 //! 3. **The holder's CPU clock**, twice: it stands still if the holder does.
@@ -69,8 +67,8 @@ pub(crate) fn took(line: &crate::thread::Line) {
 #[cfg(not(loom))]
 mod real {
     use super::{Advice, HELD};
-    use crate::page::{self, State};
     use crate::platform::{clock, cpu, sys};
+    use crate::region;
     use crate::thread::{self, NOBODY, line};
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -91,8 +89,6 @@ mod real {
     const FIRST_PROBE: u64 = 40_000;
     /// Between the two readings of the holder's clock.
     const PROBE: u64 = 4_000;
-    /// How long to spin for a holder that sleeps, if nobody wants the CPU.
-    const SLEEPER: u64 = 50_000;
     /// Beyond this, a sleeper costs less than the electricity.
     const LONGEST: u64 = 20_000_000;
     /// A waiter that has not looked for that long does not run.
@@ -132,10 +128,8 @@ mod real {
     /// Whether a thread that spins for a lock runs, as far as one can tell.
     pub(crate) fn runs(who: u32, now: u64) -> bool {
         let index = who & !HELD;
-        match page::state(index, now) {
-            Some(state) => state == State::Running,
-            None => now.saturating_sub(line(index).waited.load(Ordering::Relaxed)) < FRESH,
-        }
+        let looked = line(index).waited.load(Ordering::Relaxed);
+        now.saturating_sub(looked) < FRESH && !region::lost_cpu(index, now)
     }
 
     /// A thread that waits for a lock.
@@ -178,40 +172,19 @@ mod real {
                 (self.begun, self.last) = (now, now);
                 self.probe_at = now + FIRST_PROBE;
             }
-            let index = holder & !HELD;
-            let advice = match page::mapped().then(|| self.by_page(index, now)).flatten() {
-                Some(advice) => advice,
-                None => self.by_guess(index, now),
-            };
+            let advice = self.advise(holder & !HELD, now);
             self.last = now.max(self.last);
             advice
         }
 
-        fn by_page(&self, holder: u32, now: u64) -> Option<Advice> {
-            let spun = now.saturating_sub(self.begun);
-            let wanted = page::wanted(now)?;
-            let limit = match (page::state(holder, now), wanted) {
-                (Some(State::Preempted), _) => 0,
-                (Some(State::Blocked), true) => 0,
-                (Some(State::Blocked), false) => SLEEPER,
-                (Some(State::Running), true) => SHORT,
-                (Some(State::Running), false) => LONGEST,
-                // Readers, or a thread without a line.
-                (None, true) => SHORT,
-                (None, false) => FIRST_PROBE,
-            };
-            Some(if spun < limit { Advice::Spin } else { Advice::Sleep })
-        }
-
-        fn by_guess(&mut self, holder: u32, now: u64) -> Advice {
+        fn advise(&mut self, holder: u32, now: u64) -> Advice {
             if now.saturating_sub(self.last) > JUMP {
                 wanted_at().store(now, Ordering::Relaxed);
                 // The lock was not looked at for long: it is, once more, before anything else.
                 self.begun = now;
                 return Advice::Spin;
             }
-            // In a guest, the host may say so.
-            if page::state(holder, now) == Some(State::Preempted) {
+            if region::lost_cpu(holder, now) {
                 return Advice::Sleep;
             }
             let spun = now.saturating_sub(self.begun);

@@ -4,8 +4,8 @@
 
 use reprieve_hint::abi::region::{BYTES, MAGIC, PROBES, Region, SLOTS, Slot, VERSION};
 use reprieve_hint::{
-    Missing, Mutex, connect_host, current_thread, is_overloaded, is_preempted, is_vcpu_preempted,
-    non_preemptable, preemptable,
+    Missing, Mutex, ThreadId, connect_host, current_thread, is_overloaded, is_preempted,
+    is_vcpu_preempted, non_preemptable, preemptable,
 };
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -73,7 +73,6 @@ fn hints_reach_the_region_and_answers_come_back() {
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
     // SAFETY: no other thread of this process runs yet that reads the environment.
     unsafe {
-        std::env::set_var("REPRIEVE_HINT", directory.0.join("none.sock"));
         std::env::set_var("REPRIEVE_HINT_REGION", &path);
     }
     if std::fs::metadata("/proc/self/ns/pid").unwrap().ino() != 0xeffffffc {
@@ -144,6 +143,9 @@ fn hints_reach_the_region_and_answers_come_back() {
     }
     until(region, || answers() == (Some(false), Some(false), Some(true)));
     assert_eq!((is_vcpu_preempted(u32::MAX), is_overloaded(1 << 20)), (None, None));
+    // C may name any number as a thread.
+    let odd = [u64::from(u32::MAX), u64::MAX].map(ThreadId::from_number);
+    assert_eq!(odd.map(is_preempted), [None, None]);
     for vcpu in &region.vcpus {
         vcpu.state.store(4, Relaxed);
         vcpu.runnable.store(u32::MAX, Relaxed);

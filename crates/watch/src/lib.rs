@@ -3,9 +3,8 @@
 //! grace period, seen from the host.
 //!
 //! [`Watch`] turns what an eBPF program and guest memory say into [`model::Snapshot`]s and, when a
-//! recording is made, [`model::Event`]s. [`show`] sees these types only. [`publish`] tells
-//! processes which of their threads run. The eBPF programs (`bpf/`) are GPL-2.0, everything else
-//! MIT OR Apache-2.0.
+//! recording is made, [`model::Event`]s. [`show`] sees these types only. The eBPF program (`bpf/`)
+//! is GPL-2.0, everything else MIT OR Apache-2.0.
 //!
 //! How it works: `crates/guest` finds out, once per boot of a guest, where its words are
 //! (`preempt_count`, current task, `gp_seq`) in the VMM's memory. The program (`bpf/watch.bpf.c`)
@@ -27,7 +26,6 @@ mod error;
 pub mod model;
 mod options;
 mod processes;
-pub mod publish;
 pub mod raw;
 mod region;
 pub mod show;

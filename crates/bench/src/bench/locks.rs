@@ -122,11 +122,6 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             "waits and samples (waits timed) of all rounds together; no p99 of fewer than {FEWEST}"
         ),
         note("reader-writer locks: a section in eight writes"),
-        if reprieve_hint::connect(Duration::from_millis(100)).is_ok() {
-            note("with the page of `reprieve hint serve`")
-        } else {
-            note("without a page: locks find out by themselves what the holder does")
-        },
     ];
     Ok(Prepared { notes, recorder, jobs, crowds: vec![] })
 }

@@ -5,22 +5,14 @@ mod region;
 
 use crate::preload::{self, Library};
 use anyhow::{Result, bail};
-use clap::{Args, Subcommand};
-use reprieve_hint::Error as NotServed;
-use reprieve_lab::signals::cancel_on_signal;
-use reprieve_page::output::{print, print_json, tell};
-use reprieve_watch::publish::{Counts, SOCKET, Server};
+use clap::Subcommand;
+use reprieve_page::output::tell;
 use std::ffi::OsString;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
-use std::time::{Duration, Instant};
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Tell programs that use hints which of their threads run, and how busy each CPU is; count
-    /// what is preempted in their critical sections
-    Serve(ServeArgs),
     /// Memory that a VM's guest shares with this host, for hints of the guest's programs
     #[command(subcommand)]
     Region(RegionCommand),
@@ -72,25 +64,8 @@ const LOCKS: Library = Library {
     ],
 };
 
-/// How long programs wait for the server of hints before it is told that it does not serve them.
-const SERVED: Duration = Duration::from_secs(1);
-
-#[derive(Args)]
-pub struct ServeArgs {
-    /// Where programs register (they look there, or where REPRIEVE_HINT says)
-    #[arg(long, value_name = "PATH", default_value = SOCKET)]
-    socket: PathBuf,
-    /// Serve for that long; without it, until Ctrl-C
-    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
-    length: Option<Duration>,
-    /// Print what was counted as JSON
-    #[arg(long)]
-    json: bool,
-}
-
 pub fn main(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Serve(args) => serve(args).map(|()| ExitCode::SUCCESS),
         Command::Region(RegionCommand::Create { file }) => {
             region::create(&file).map(|()| ExitCode::SUCCESS)
         }
@@ -103,7 +78,6 @@ pub fn main(command: Command) -> Result<ExitCode> {
                 if !replaces_locks().unwrap_or(true) {
                     tell(NOT_REPLACED);
                 }
-                tell_if_refused();
                 Ok(vec![])
             })
         }
@@ -128,23 +102,6 @@ fn check_tool(command: &[OsString]) -> Result<()> {
     }
 }
 
-/// Says so if there is a server of hints, and it has no place for programs.
-fn tell_if_refused() {
-    match reprieve_hint::connect(SERVED) {
-        Err(error @ (NotServed::Answer(..) | NotServed::Busy(_))) => tell(refused(&error)),
-        Err(NotServed::Connect(path, error))
-            if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
-        {
-            tell(refused(&NotServed::Connect(path, error)));
-        }
-        _ => {}
-    }
-}
-
-fn refused(error: &NotServed) -> String {
-    format!("locks wait by what they find out themselves: {error}")
-}
-
 pub const NOT_REPLACED: &str = "the C library's locks are not laid out as the locks' library \
     expects, which replaces none";
 
@@ -156,7 +113,7 @@ const NONE_REPLACED: u8 = 3;
 pub fn replaces_locks() -> Result<bool> {
     let mut copy = std::process::Command::new(std::env::current_exe()?);
     copy.args(["hint", "replaced"]).env("LD_PRELOAD", LOCKS.find()?);
-    copy.env("REPRIEVE_HINT", "off").stdin(Stdio::null()).stdout(Stdio::null());
+    copy.env("REPRIEVE_HINT_REGION", "off").stdin(Stdio::null()).stdout(Stdio::null());
     let status = copy.stderr(Stdio::null()).status()?;
     if status.success() || status.code() == Some(NONE_REPLACED.into()) {
         return Ok(status.success());
@@ -171,41 +128,5 @@ fn replaced_here() -> Option<bool> {
         let function = libc::dlsym(libc::RTLD_DEFAULT, c"reprieve_locks_replaced".as_ptr());
         type Function = unsafe extern "C" fn() -> bool;
         std::mem::transmute::<*mut libc::c_void, Option<Function>>(function).map(|f| f())
-    }
-}
-
-fn serve(args: ServeArgs) -> Result<()> {
-    let cancel = cancel_on_signal()?;
-    let mut server = Server::start(&args.socket)?;
-    tell(format!("serving hints at {}", args.socket.display()));
-    let end = args.length.and_then(end_after);
-    let on = |_: &Server| end.is_none_or(|end| Instant::now() < end);
-    server.run(&cancel.flag(), on)?;
-    let counts = server.counts();
-    if args.json { print_json(&counts) } else { print(&text(&counts)) }
-}
-
-/// When to end; never, if the clock cannot tell a time so late.
-fn end_after(length: Duration) -> Option<Instant> {
-    Instant::now().checked_add(length)
-}
-
-fn text(counts: &Counts) -> String {
-    let Counts { switches, preempted, in_non_preemptable, in_preemptable, in_reader, .. } = counts;
-    format!(
-        "{switches} context switches of registered programs' threads, {preempted} of them preemptions:\n\
-         {in_non_preemptable} in non-preemptable sections, {in_preemptable} in preemptable ones, \
-         {in_reader} in read-side sections\n"
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_no_clock_can_tell_is_without_end() {
-        assert!(end_after(Duration::from_secs(1)).is_some());
-        assert_eq!(end_after(Duration::MAX), None);
     }
 }

@@ -7,11 +7,10 @@
 
 use super::server::{self, Servers};
 use super::slice::{self, SHORT};
-use reprieve_watch::publish::make_directory;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "guard";
@@ -37,7 +36,11 @@ pub struct Restored {
 impl Lock {
     /// Takes the lock in `directory`, or returns the process of the guard that has it.
     pub fn take(directory: &Path) -> io::Result<Result<Lock, u32>> {
-        make_directory(directory)?;
+        if !directory.is_dir() {
+            fs::create_dir_all(directory)?;
+            // Whatever the umask is.
+            fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
+        }
         let path = directory.join(NAME);
         loop {
             // A file that others cannot open: who may read one may lock it.

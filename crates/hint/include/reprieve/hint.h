@@ -118,21 +118,13 @@ typedef uint64_t reprieve_thread_id;
 reprieve_thread_id reprieve_current_thread(void);
 
 /*
- * 1: yes, 0: no, -1: unknown, for nobody publishes it (`reprieve hint serve`, `reprieve guard`).
- *
- * In a guest whose host offers a region, of what the host does: whether the vCPU where the thread
- * gave its last hint, or that vCPU, is off its CPU, although it would run; whether the host's CPU
- * where a vCPU is or was last has more than one thread to run.
+ * In a guest whose host offers a region: whether the vCPU where the thread gave its last hint, or
+ * that vCPU, is off its CPU, although it would run; whether the host's CPU where a vCPU is or was
+ * last has more than one thread to run. 1: yes, 0: no, -1: unknown.
  */
 int reprieve_is_preempted(reprieve_thread_id thread);
 int reprieve_is_vcpu_preempted(unsigned int vcpu);
 int reprieve_is_overloaded(unsigned int cpu);
-
-/*
- * Registers with `reprieve hint serve`, and waits for its page at most that long. A process does
- * the same when it is loaded, for 100 ms. 0, or -1: there is no page.
- */
-int reprieve_hint_connect(unsigned int milliseconds);
 
 /*
  * Locks. Their memory must stay until the unlock has returned. Trylock: 1 if it took the lock. A

@@ -3,7 +3,7 @@
  * The region: memory that programs inside a guest share with the guest's host (docs/hint.md, "In
  * guests"). To the host it is a file; the guest has it as the memory of a device of QEMU's,
  * ivshmem-plain, which needs no driver: PCI 1af4:1110, file resource2_wc (or resource2). Hosts,
- * guests, C and eBPF programs use this layout; crates/hint/src/page/region checks that Rust has the
+ * guests, C and eBPF programs use this layout; crates/hint/src/region checks that Rust has the
  * same. Version 1.
  *
  * Programs of the guest write slots, the host everything else. A guest can write all of it: the

@@ -10,7 +10,7 @@
 //! The epoch lies in a page that the kernel clears in the child (`MADV_WIPEONFORK`, Linux 4.14), so
 //! it is right in handlers of `pthread_atfork` that run before ours, and after a bare `clone`.
 //! Whoever finds 0 takes the next number. The kernel is told once, at load time: children inherit
-//! that. Where it does not clear the page, our handler does (`page`).
+//! that. Where it does not clear the page, our handler does (`region`).
 //!
 //! Not covered: a signal handler that forks while its thread waits for a lock.
 

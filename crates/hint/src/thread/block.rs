@@ -2,8 +2,8 @@
 //! The calling thread's block: the address of its line.
 //!
 //! On x86-64 it is defined in assembly, of the initial-exec model, so that its distance from the
-//! thread pointer is one number for all threads of the process (an eBPF program follows it), and
-//! reaching it takes no call in shared objects either.
+//! thread pointer is one number for all threads of the process, and reaching it takes no call in
+//! shared objects either.
 
 use super::{Line, slice, slot, table};
 use crate::platform::clock::keep_errno;
@@ -28,7 +28,7 @@ std::arch::global_asm!(
 /// Distance of the block from the thread pointer.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(crate) fn block_offset() -> isize {
+fn block_offset() -> isize {
     let offset: isize;
     // SAFETY: reads a constant that the linker put into the GOT (or into the instruction).
     unsafe {
@@ -73,12 +73,6 @@ thread_local! {
     static BLOCK: AtomicPtr<Line> = const { AtomicPtr::new(std::ptr::null_mut()) };
 }
 
-/// Not known here: eBPF programs see no hints on this architecture.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn block_offset() -> isize {
-    0
-}
-
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn load() -> *const Line {
@@ -110,7 +104,7 @@ const NO_KEY: u32 = u32::MAX;
 const NEAR_KEYS: u32 = 32;
 
 /// Does once what would take system calls or memory in a thread that registers or waits: at load
-/// time (`page`), or by a lock that is taken before that.
+/// time (`region`), or by a lock that is taken before that.
 pub(crate) fn find_out() {
     if READY.swap(true, Ordering::AcqRel) {
         return;

@@ -34,17 +34,17 @@ mod slot;
 mod table;
 
 #[cfg(not(loom))]
-pub(crate) use block::{after_fork, block_offset, find_out, me};
+pub(crate) use block::{after_fork, find_out, me};
 #[cfg(not(loom))]
 pub(crate) use slot::offer;
 #[cfg(not(loom))]
 pub use slot::{PROBES, SLOTS, Slot};
 #[cfg(not(loom))]
-pub use table::LINES;
+pub(crate) use table::LINES;
 #[cfg(not(loom))]
 use table::lines_in_use;
 #[cfg(not(loom))]
-pub(crate) use table::{NOBODY, line, table_address};
+pub(crate) use table::{NOBODY, line};
 
 use crate::platform::sync::{AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
@@ -85,6 +85,20 @@ pub(crate) struct Line {
     #[cfg(not(loom))]
     _pad: [u32; 4],
 }
+
+// As the C header has it; a C compiler is asked by the tests of `reprieve-capi`.
+#[cfg(not(loom))]
+const _: () = {
+    use std::mem::offset_of;
+    assert!(
+        size_of::<Line>() == 64
+            && offset_of!(Line, generation) == 8
+            && offset_of!(Line, cpu) == 12
+            && offset_of!(Line, thread) == 16
+            && offset_of!(Line, waited) == 24
+            && offset_of!(Line, slot) == 32
+    );
+};
 
 impl Line {
     #[inline(always)]

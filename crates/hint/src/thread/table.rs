@@ -5,8 +5,7 @@ use super::{Line, slice};
 use crate::platform::sys;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// `REPRIEVE_HINT_LINES` of the C header.
-pub const LINES: usize = 4096;
+pub(crate) const LINES: usize = 4096;
 /// The index of no thread: of the line that all threads share for which there was none.
 pub(crate) const NOBODY: u32 = 0;
 const NO_CPU: u32 = u32::MAX;
@@ -21,10 +20,6 @@ static FRESH: AtomicU32 = AtomicU32::new(1);
 static FREE: AtomicU32 = AtomicU32::new(0);
 /// Where the search for such a one goes on.
 static SEARCH: AtomicU32 = AtomicU32::new(1);
-
-pub(crate) fn table_address() -> usize {
-    (&raw const TABLE).expose_provenance()
-}
 
 /// The line with that index.
 #[inline]
@@ -66,8 +61,7 @@ impl Line {
         self.preemptable.store(0, Ordering::Relaxed);
         self.cpu.store(NO_CPU, Ordering::Relaxed);
         let generation = self.generation.load(Ordering::Relaxed);
-        // The page's word of the line is about its last thread. Two bits are the state's.
-        self.generation.store(generation.wrapping_add(1) & (u32::MAX >> 2), Ordering::Release);
+        self.generation.store(generation.wrapping_add(1), Ordering::Release);
         true
     }
 }

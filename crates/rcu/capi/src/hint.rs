@@ -5,7 +5,6 @@ use lock_api::{RawMutex as _, RawRwLock as _};
 use reprieve_core::abi;
 use reprieve_hint::{RawFairLock, RawMutex, RawRwLock, Sleeps, Spins, ThreadId};
 use std::ffi::{c_int, c_uint, c_void};
-use std::time::Duration;
 
 // As `hint.h` has it.
 const _: () = assert!(
@@ -70,12 +69,6 @@ pub unsafe extern "C" fn reprieve_hint_tell_host(line: *const c_void) {
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_is_overloaded(cpu: c_uint) -> c_int {
     answer(reprieve_hint::is_overloaded(cpu))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn reprieve_hint_connect(milliseconds: c_uint) -> c_int {
-    let result = reprieve_hint::connect(Duration::from_millis(milliseconds.into()));
-    if result.is_ok() { 0 } else { -1 }
 }
 
 /// Functions on a lock: what they do, by their names in C.

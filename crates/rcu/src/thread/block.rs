@@ -338,18 +338,6 @@ pub(crate) fn reader_offset() -> isize {
     0
 }
 
-/// Before the process registers for hints (`reprieve_hint`'s own, of a higher number): tells those
-/// who look at readers from outside where to find this process's.
-#[cfg(all(feature = "hint", target_os = "linux"))]
-#[used]
-#[unsafe(link_section = ".init_array.00099")]
-static SHOW_READERS: extern "C" fn() = {
-    extern "C" fn show_readers() {
-        reprieve_hint::set_reader_block(reader_offset());
-    }
-    show_readers
-};
-
 fn register(index: usize) -> &'static Record {
     start::ensure();
     let handlers = const { &Handlers { prepare: before_fork, parent: || (), child: after_fork } };

@@ -10,14 +10,14 @@
 mod device;
 pub(crate) mod file;
 pub(crate) mod layout;
+mod load;
 pub(crate) mod view;
 
 pub use device::Missing;
+pub use load::connect_host;
 
-use super::State;
-use super::layout::{STALE_NS, state};
-use crate::thread;
-use layout::Region;
+use crate::thread::{self, LINES};
+use layout::{PREEMPTED, Region, STALE_NS};
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -35,7 +35,7 @@ fn mapped() -> Option<&'static Region> {
 }
 
 /// Maps the region, unless it is mapped, and gives a slot to each thread that has a line.
-pub(crate) fn map(named: Option<&Path>) -> Result<(), Missing> {
+fn map(named: Option<&Path>) -> Result<(), Missing> {
     if mapped().is_some() {
         return Ok(());
     }
@@ -58,10 +58,17 @@ fn served(now: u64) -> Option<&'static Region> {
     (beat != FIRST.load(Ordering::Relaxed) && age < STALE_NS).then_some(region)
 }
 
-/// The state of vCPU number `vcpu`.
-pub(crate) fn vcpu(vcpu: u32, now: u64) -> Option<State> {
+/// Whether vCPU number `vcpu` is off its CPU, although it would run.
+pub(crate) fn is_preempted(vcpu: u32, now: u64) -> Option<bool> {
     let word = served(now)?.vcpus.get(vcpu as usize)?.state.load(Ordering::Relaxed);
-    state(word)
+    matches!(word, 1..=3).then_some(word == PREEMPTED)
+}
+
+/// Whether the vCPU is known to be off its CPU on which the thread with that line took a lock last.
+/// A vCPU that runs may run another thread.
+pub(crate) fn lost_cpu(index: u32, now: u64) -> bool {
+    let known = index != thread::NOBODY && (index as usize) < LINES;
+    known && is_preempted(thread::line(index).cpu.load(Ordering::Relaxed), now) == Some(true)
 }
 
 /// Threads that the host has to run on the CPU where that vCPU is or was last.

@@ -9,6 +9,9 @@ pub const VERSION: u32 = 1;
 pub const MAGIC: u32 = 1_734_701_682;
 pub const BYTES: usize = 1_048_576;
 pub const VCPUS: usize = 1024;
+/// In place of what a host that stopped had said.
+pub const STALE_NS: u64 = 2_000_000_000;
+pub const PREEMPTED: u32 = 2;
 
 #[repr(C)]
 pub struct Vcpu {

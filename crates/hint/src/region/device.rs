@@ -23,7 +23,7 @@ const FIRST_NAMESPACE: u64 = 0xeffffffc;
 pub enum Missing {
     /// This is no guest, or its host offers none.
     Device,
-    /// `REPRIEVE_HINT_REGION=off` or `REPRIEVE_HINT=off` is set.
+    /// `REPRIEVE_HINT_REGION=off` is set.
     Off,
     /// The process is in a container of the guest: the host knows its threads by other numbers.
     Namespace,
@@ -37,7 +37,7 @@ impl std::fmt::Display for Missing {
             Missing::Device => f.write_str(
                 "no region: this is no guest, or its host offers none (`reprieve hint region create`, on the host)",
             ),
-            Missing::Off => f.write_str("no region: REPRIEVE_HINT_REGION=off, or REPRIEVE_HINT=off, is set"),
+            Missing::Off => f.write_str("no region: REPRIEVE_HINT_REGION=off is set"),
             Missing::Namespace => f.write_str(
                 "no region in a PID namespace (a container): the host knows threads by their numbers outside of it",
             ),
