@@ -2,16 +2,15 @@
 //! `reprieve watch`.
 
 use crate::live::{Missing, address, announce, colour, interactive, interval, open_more_files};
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use clap::{Args, Subcommand};
 use reprieve_lab::process::Cancel;
 use reprieve_lab::signals::cancel_on_signal;
 use reprieve_page::output::{print, print_to_reader, tell, width};
-use reprieve_watch::model::{Cost, VmSnapshot, VmState};
 use reprieve_watch::show::recording::{Recorded, Writer};
 use reprieve_watch::show::{self, Source, lines, prometheus, summary, terminal, trace};
 use reprieve_watch::{Options, Watch, Which};
-use std::io::{BufWriter, ErrorKind, Write as _};
+use std::io::{BufWriter, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -41,9 +40,6 @@ pub struct WatchArgs {
     /// Record events and snapshots to a new file, for `watch trace`
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Measure what watching costs, and print it at the end
-    #[arg(long, requires = "length")]
-    overhead: bool,
 }
 
 #[derive(Subcommand)]
@@ -70,7 +66,6 @@ pub fn main(args: WatchArgs) -> Result<ExitCode> {
         vms,
         interval: args.interval,
         events: args.record.is_some(),
-        statistics: args.overhead,
         confine: true,
         ..Options::default()
     });
@@ -120,9 +115,7 @@ fn present(
     if let Some(server) = &server {
         announce(server);
     }
-    let (mut seen, mut first, mut last) = (summary::Seen::default(), None, None);
-    // The cost at the time when all VMs had been found: finding them is paid once.
-    let mut found: Option<Cost> = None;
+    let (mut seen, mut last) = (summary::Seen::default(), None);
     let quiet = server.is_some() || args.length.is_some();
     let (mut gone, mut missing) = (false, Missing::of(&args.vm));
     show::drive(source, args.interval, args.length, &cancel.flag(), |snapshot| {
@@ -143,29 +136,14 @@ fn present(
         if args.length.is_some() {
             seen.note(&snapshot);
         }
-        first.get_or_insert_with(|| snapshot.cost.clone());
-        let attaching = |vm: &VmSnapshot| vm.state == VmState::Attaching;
-        if found.is_none() && !snapshot.vms.is_empty() && !snapshot.vms.iter().any(attaching) {
-            found = Some(snapshot.cost.clone());
-        }
         last = Some(snapshot);
         Ok(())
     })
     .map_err(plain)?;
-    let (Some(first), Some(last)) = (first, last) else { bail!("nothing was collected") };
     if args.length.is_some() && !args.json {
         print(&seen.text(width()))?;
     }
     missing.text().into_iter().for_each(tell);
-    if args.overhead {
-        let text = summary::overhead(found.as_ref().unwrap_or(&first), &last.cost);
-        if args.json {
-            // As `tell` does: standard error may be closed.
-            let _ = write!(std::io::stderr(), "{text}");
-        } else {
-            print(&text)?;
-        }
-    }
     let nothing = args.length.is_some() && seen.is_empty() && !gone;
     Ok(if nothing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

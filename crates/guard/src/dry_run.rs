@@ -124,11 +124,11 @@ fn put_off(vm: &VmSnapshot, class: Class) -> PutOff {
 }
 
 fn of_class(vm: &VmSnapshot, class: Class) -> impl Iterator<Item = &Preemptions> {
-    vm.counted().flat_map(|vcpu| &vcpu.preemptions).filter(move |p| p.class == class)
+    vm.vcpus.iter().flat_map(|vcpu| &vcpu.preemptions).filter(move |p| p.class == class)
 }
 
 fn sum(vm: &VmSnapshot, figure: fn(&Vcpu) -> u64) -> u64 {
-    vm.counted().map(figure).sum()
+    vm.vcpus.iter().map(figure).sum()
 }
 
 fn count(histogram: &Histogram) -> u64 {
@@ -155,8 +155,10 @@ mod tests {
         let vcpu = |preemptions| Vcpu { preemptions, on_cpu_ns: 10 * MS, ..Vcpu::default() };
         let vm = VmSnapshot {
             kernel: Some("6.12".into()),
-            vcpus: vec![vcpu(vec![user, preemptions(Class::Reader, 3, 2 * MS), idle])],
-            former: Some(vcpu(vec![preemptions(Class::Reader, 1, 5 * MS)])),
+            vcpus: vec![
+                vcpu(vec![user, preemptions(Class::Reader, 3, 2 * MS), idle]),
+                vcpu(vec![preemptions(Class::Reader, 1, 5 * MS)]),
+            ],
             grace: Some(Grace::default()),
             held: Some(Held { graces: 29, count: 3, total_ns: 40 * MS, max_ns: 30 * MS }),
             ..VmSnapshot::default()

@@ -43,8 +43,6 @@ pub struct BpfLayout {
     pub jiffies: Option<u64>,
     /// Code in which a CPU spins for another one.
     pub spins: Vec<Spin>,
-    /// Guest timer frequency, if known.
-    pub hz: Option<u32>,
 }
 
 /// A vCPU.
@@ -58,11 +56,8 @@ pub struct VcpuLayout {
     pub preempt_count: u64,
     /// Host address of the CPU's pointer to its current task (u64, a kernel address of the guest).
     pub current_task: u64,
-    /// Host address of the CPU's `rcu_data`, if the kernel says what that is.
-    pub rcu_data: Option<u64>,
-    /// Kernel address of the CPU's `rcu_data`.
-    pub rcu_data_address: Option<u64>,
-    /// Host address of `gp_seq` there (u64): the grace period that the CPU noticed last.
+    /// Host address of `gp_seq` in its `rcu_data` (u64): the grace period that the CPU noticed
+    /// last.
     pub rcu_data_gp_seq: Option<u64>,
     /// `__per_cpu_offset` of the CPU.
     pub per_cpu_offset: u64,
@@ -76,12 +71,6 @@ pub struct RcuLayout {
     /// `rcu_state.gp_seq` (u64): the low two bits are the phase (0: idle), the rest counts grace
     /// periods.
     pub gp_seq: u64,
-    /// `rcu_state.gp_start` (u64, jiffies).
-    pub gp_start: Option<u64>,
-    /// Host address of the pointer to the grace-period kthread's task.
-    pub gp_kthread: Option<u64>,
-    /// `rcu_state.gp_state` (u16): what the kthread does ([`crate::KthreadState`]).
-    pub gp_state: Option<u64>,
     /// `rcu_state.jiffies_force_qs` (u64): when the kthread next scans for quiescent states.
     pub fqs_due: Option<u64>,
     /// The kthread's `task_struct`.
@@ -114,8 +103,8 @@ impl BpfLayout {
     /// How much of a `task_struct`, from its start, has the fields that [`BpfLayout::task`] tells
     /// of, bytes.
     pub fn task_bytes(&self) -> u32 {
-        let TaskOffsets { pid, tgid, comm, flags, rcu_nesting } = self.task;
-        let words = [Some(pid), tgid, flags, rcu_nesting].into_iter().flatten();
+        let TaskOffsets { pid, comm, rcu_nesting } = self.task;
+        let words = [Some(pid), rcu_nesting].into_iter().flatten();
         words.map(|at| at + 4).fold(comm + COMM_LEN as u32, u32::max)
     }
 
@@ -151,11 +140,10 @@ mod tests {
             kernel_base: 0xffff_ffff_8000_0000,
             phys_base: 0x0100_0000u64.wrapping_sub(0x0200_0000),
             kernel_image: 0xffff_ffff_8200_0000..0xffff_ffff_8300_0000,
-            task: TaskOffsets { pid: 0, tgid: None, comm: 0, flags: None, rcu_nesting: None },
+            task: TaskOffsets { pid: 0, comm: 0, rcu_nesting: None },
             rcu: None,
             jiffies: None,
             spins: vec![],
-            hz: None,
         };
         assert_eq!(layout.task_bytes(), 16);
         let at = |address, len| layout.host_address(address, len);

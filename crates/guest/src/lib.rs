@@ -30,20 +30,20 @@ mod state;
 pub mod vmm;
 
 pub use error::{Error, Result};
+pub use guest::Guest;
 pub use guest::attach::{Options, Through};
 pub use guest::liveness::Liveness;
-pub use guest::{Guest, VcpuView};
 pub use kernel::btf::Field;
 pub use kernel::symbols::{Resolved, Symbol, Symbols};
 pub use kernel::types::Types;
 pub use layout::BpfLayout;
 pub use memory::Memory;
 pub use rcu::Rcu;
-pub use rcu::grace::{BlockedReader, GracePeriod, KthreadState, Model, Owing, Preemption, RcuData};
-pub use state::features::{Paravirt, Settings, Use};
+pub use rcu::grace::{BlockedReader, Model, Owing, Preemption};
 pub use state::modules::Module;
+pub use state::settings::{Settings, Use};
 pub use state::task::{self, Task};
-pub use state::vcpu::{self, PreemptBits, PreemptCount};
+pub use state::vcpu::{self, PreemptBits};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

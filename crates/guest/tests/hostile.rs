@@ -94,7 +94,7 @@ fn damaged_kallsyms() {
     let mut random = Random::new(1);
     let mut read = 0;
     for round in 0..20_000 {
-        let (mut image, text) = corpus::kallsyms(LAYOUTS[round % 4]);
+        let (mut image, text) = corpus::kallsyms(LAYOUTS[round % LAYOUTS.len()]);
         let mut text = text.into_bytes();
         match round % 3 {
             0 => random.damage(&mut text),
@@ -173,10 +173,6 @@ fn btf_says_what_the_source_says() {
     assert_eq!(field("outer", "inner.flag").unwrap(), (116, 4, 1));
     assert_eq!(field("outer", "e").unwrap(), (120, 4, 1));
     assert_eq!((btf.size_of("outer").unwrap(), btf.len()), (128, 21));
-    assert_eq!(
-        (btf.enumerator("MINUS"), btf.enumerator("BIG"), btf.enumerator("TWO")),
-        (Some(-1), Some(5 | 1 << 32), None)
-    );
     assert_eq!((btf.variable_size("counter"), btf.variable_size("int")), (Some(4), None));
     for (structure, path) in [
         ("outer", "nothing"),
@@ -211,7 +207,7 @@ fn damaged_btf() {
                 let _ = btf.field(structure, path);
             }
         }
-        let _ = (btf.enumerator("BIG"), btf.variable_size("counter"));
+        let _ = btf.variable_size("counter");
     }
     assert!(parsed > 10_000, "only {parsed} were parsed: the damage is too great to get anywhere");
     bounded();
@@ -277,7 +273,7 @@ fn damaged_vmcoreinfo() {
         if let Ok(info) = VmCoreInfo::parse(&bytes) {
             parsed += 1;
             assert!(info.release().len() <= 64 && !info.release().bytes().any(|b| b < b' '));
-            let _ = (info.tables(), info.symbols().count(), info.version());
+            let _ = (info.tables(), info.symbols().count());
         }
     }
     assert!(parsed > 10_000, "{parsed}");

@@ -30,9 +30,7 @@ impl Watched {
         cancel: &Cancel,
     ) -> Result<Watched, String> {
         let vms = Which::Named(vec![pid.to_string()]);
-        // With statistics, because the cost of watching is part of the result.
-        let options =
-            Options { vms, interval: INTERVAL, events, statistics: true, ..Options::default() };
+        let options = Options { vms, interval: INTERVAL, events, ..Options::default() };
         let watch = Watch::start(&options).map_err(|e| e.to_string())?;
         let mut watched = Watched { pid, watch };
         let end = Instant::now() + limit;
@@ -99,7 +97,7 @@ impl Watched {
             grace_periods: grace.durations.counts.iter().sum(),
             grace_periods_ns: grace.durations.total_ns,
             grace_periods_unseen: grace.unseen,
-            cost_ns: cost.bpf_ns.unwrap_or(cost.switch_ns) + cost.process_ns,
+            cost_ns: cost.switch_ns + cost.process_ns,
             lost: cost.lost,
         })
     }

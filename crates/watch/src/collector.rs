@@ -14,7 +14,6 @@ use crate::vms::finder::Key;
 use crate::vms::machine::{Kvm, Machine};
 use crate::vms::slots::Slots;
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,8 +41,6 @@ pub struct Watch {
     processes: Option<Inspector>,
     events: Option<Events>,
     takers: Takers,
-    /// The kernel counts the run time of eBPF programs while this is open.
-    statistics: Option<OwnedFd>,
     started_ns: u64,
     process_ns: u64,
 }
@@ -87,13 +84,6 @@ impl Watch {
             });
         }
         sees_host_processes()?;
-        let statistics = match options.statistics {
-            true => Some(raw::count_run_time().map_err(|source| Error::Io {
-                what: "counting the run time of eBPF programs".into(),
-                source,
-            })?),
-            false => None,
-        };
         let (program, kvm) = load(options)?;
         if options.confine {
             let what = || "giving up rights that are not needed".into();
@@ -128,7 +118,6 @@ impl Watch {
             processes,
             events: options.events.then(Events::default),
             takers: Takers::default(),
-            statistics,
             started_ns: clock::now_ns(),
             process_ns: clock::process_ns(),
         })
@@ -177,13 +166,11 @@ impl Watch {
     fn cost(&self, now: u64) -> Cost {
         let program = &self.slots.program;
         let costs = program.costs();
-        let kernel = self.statistics.as_ref().and_then(|_| program.kernel_statistics());
         Cost {
             elapsed_ns: now - self.started_ns,
             switches: costs.iter().map(|cost| cost.runs).sum(),
             switch_ns: costs.iter().map(|cost| cost.total_ns).sum(),
             switch_median_ns: Times::of(costs.iter().map(|cost| &cost.steps[..])).median_ns,
-            bpf_ns: kernel.map(|(time, _)| time),
             process_ns: clock::process_ns().saturating_sub(self.process_ns),
             lost: program.lost() + program.missed(),
         }
@@ -246,7 +233,7 @@ mod tests {
     use crate::model::{Vcpu, VcpuNow};
     use crate::vms::stand_in::StandIns;
     use std::process::{Child, Command};
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Watches thread `tid` of process `pid` as if it were a vCPU, once it was seen.
     fn watch(pid: u32, tid: u32) -> Watch {
@@ -319,7 +306,7 @@ mod tests {
             let vm = until(&mut watch, |vm| vm.vcpus[0].throttled > 3);
             assert!(vm.vcpus[0].throttled_ns > 0);
             until(&mut watch, |vm| {
-                matches!(vm.vcpus[0].now, VcpuNow::Preempted { throttled: true, taker: None, .. })
+                matches!(vm.vcpus[0].now, VcpuNow::Preempted { throttled: true, .. })
             });
             quota.set(None);
         }
@@ -338,61 +325,5 @@ mod tests {
         let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
         assert_eq!((taker.name.as_str(), taker.vm), (comm.trim_end(), false));
         assert!(taker.total_ns > 0 && preemptions(&after.vcpus[0]) > 5);
-    }
-
-    #[test]
-    fn a_wait_after_a_wake_up_is_ready_time() {
-        let (stop, tid) = (AtomicBool::new(false), AtomicU32::new(0));
-        let stop_at_end = |seen| {
-            stop.store(true, Ordering::Relaxed);
-            seen
-        };
-        let (seen, least, most) = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                pin(0);
-                let idle = libc::sched_param { sched_priority: 0 };
-                // SAFETY: changes this thread only; the parameters are a local variable.
-                assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &idle) }, 0);
-                tid.store(
-                    rustix::thread::gettid().as_raw_nonzero().get() as u32,
-                    Ordering::Relaxed,
-                );
-                while !stop.load(Ordering::Relaxed) {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            });
-            while tid.load(Ordering::Relaxed) == 0 {
-                std::thread::yield_now();
-            }
-            let (pid, tid) = (std::process::id(), tid.load(Ordering::Relaxed));
-            let delay = || {
-                let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat"));
-                text.unwrap().split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
-            };
-            let mut watch = watch(pid, tid);
-            stop_at_end(beside_a_spinner(|| {
-                let mut look = || {
-                    let before = delay();
-                    let vcpu = watch.snapshot().unwrap().vms.remove(0).vcpus.remove(0);
-                    (before, vcpu.wakes.total_ns, vcpu.ready_ns, delay())
-                };
-                // A wait that began before `watch` came is in the scheduler's count only.
-                let mut first = look();
-                while first.1 == 0 {
-                    std::thread::sleep(Duration::from_millis(1));
-                    first = look();
-                }
-                loop {
-                    let now = look();
-                    if now.1 - first.1 > 100_000_000 {
-                        let least = now.0.saturating_sub(first.3);
-                        return (now.2 - first.2, least, now.3 - first.0);
-                    }
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-            }))
-        });
-        // The scheduler's own count, which was read before and after.
-        assert!(seen * 100 >= least * 95 && seen * 100 <= most * 105, "{least} {seen} {most}");
     }
 }

@@ -5,8 +5,8 @@
 //! Times are nanoseconds. A point in time is of `CLOCK_MONOTONIC` on the host; [`Snapshot::wall`]
 //! ties it to the calendar. Counters and histograms are totals since `watch` attached to the VM,
 //! and never fall while it does: a rate is a difference of two snapshots. The exception is time on
-//! a CPU: of a stay whose end was not seen nothing is left. Those of a vCPU that is taken out of
-//! the VM go into [`VmSnapshot::former`].
+//! a CPU: of a stay whose end was not seen nothing is left. When a vCPU is taken out of a VM, the
+//! counters of all its vCPUs begin anew.
 
 use serde::{Deserialize, Serialize};
 
@@ -102,8 +102,7 @@ pub struct Preemptions {
 /// A snapshot of everything watched.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// [`Snapshot::SCHEMA`]; 0 in recordings of version 0.1.
-    #[serde(default)]
+    /// [`Snapshot::SCHEMA`].
     pub schema: u32,
     /// When it was taken.
     pub time_ns: u64,
@@ -116,7 +115,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Grows when a field goes or gets another meaning, not when one is added.
-    pub const SCHEMA: u32 = 1;
+    pub const SCHEMA: u32 = 2;
 }
 
 /// The cost of watching, and the number of events missed.
@@ -127,11 +126,8 @@ pub struct Cost {
     /// Runs of the eBPF program at context switches of watched threads, and the time in it.
     pub switches: u64,
     pub switch_ns: u64,
-    /// The median of that time per switch, if it was measured.
+    /// The median of that time per switch; `None` before the first.
     pub switch_median_ns: Option<u64>,
-    /// All eBPF programs of `watch`, as the kernel's run-time statistics count them; `None` where
-    /// they are off.
-    pub bpf_ns: Option<u64>,
     /// CPU time of the `watch` process itself.
     pub process_ns: u64,
     /// Events that a recording lost, and context switches that were not seen and could not be made
@@ -158,21 +154,16 @@ pub struct VmSnapshot {
     /// Blind spots in this guest, in sentences ("RCU readers leave no trace: ...").
     pub blind: Vec<String>,
     pub vcpus: Vec<Vcpu>,
-    /// The counters of vCPUs that were taken out of the VM, in sum; the rest of it says nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub former: Option<Vcpu>,
     /// `None` until the guest has been read.
     pub grace: Option<Grace>,
     /// User mode is quiescent to the guest's RCU on some of its CPUs (context tracking: those of
     /// `nohz_full`); false until the guest has been read.
-    #[serde(default)]
     pub tracks_user: bool,
     /// `None` unless [`Options::late`](super::Options::late) asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
     /// The processes that took most of the CPU time of its preempted vCPUs, at most
     /// [`VmSnapshot::TAKERS`].
-    #[serde(default)]
     pub takers: Vec<Taker>,
 }
 
@@ -194,11 +185,6 @@ pub struct Taker {
 
 impl VmSnapshot {
     pub const TAKERS: usize = 5;
-
-    /// The vCPUs whose counters add up to the VM's.
-    pub fn counted(&self) -> impl Iterator<Item = &Vcpu> {
-        self.vcpus.iter().chain(&self.former)
-    }
 }
 
 /// Grace periods that were late while a preempted vCPU owed them a quiescent state. A preemption
@@ -242,25 +228,19 @@ pub struct Vcpu {
     /// until it was woken.
     pub blocks: Histogram,
     /// Waits for a CPU after these wake-ups.
-    #[serde(default)]
     pub wakes: Histogram,
     /// Time for which it wanted a CPU and had none, of waits that have ended: preemptions and those
     /// after wake-ups. The guest's steal time.
-    #[serde(default)]
     pub ready_ns: u64,
     /// Preemptions that have ended and began because the VM's cgroup, or one above, had used up its
     /// quota of CPU time, and how long they lasted.
-    #[serde(default)]
     pub throttled: u64,
-    #[serde(default)]
     pub throttled_ns: u64,
     /// Time on a CPU, the present stay included.
     pub on_cpu_ns: u64,
     /// Preemptions that have ended, of any class, in non-preemptable sections that programs of the
     /// guest announced, and how long the vCPU was away.
-    #[serde(default)]
     pub announced: u64,
-    #[serde(default)]
     pub announced_off_cpu_ns: u64,
 }
 
@@ -280,11 +260,7 @@ pub enum VcpuNow {
         reader: bool,
         at: Location,
         /// Its cgroup, or one above, had used up its quota of CPU time.
-        #[serde(default)]
         throttled: bool,
-        /// The thread that took its CPU.
-        #[serde(default)]
-        taker: Option<u32>,
     },
     /// The vCPU gave up its CPU, was woken, and waits for a CPU since then.
     Ready {
@@ -324,10 +300,8 @@ pub struct Grace {
 /// The grace period in progress.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CurrentGrace {
-    /// The guest's `rcu_state.gp_seq`; in JSON as the kernel prints it, below zero while the guest
-    /// starts.
-    #[serde(with = "signed")]
-    pub seq: u64,
+    /// The guest's `rcu_state.gp_seq`, below zero while the guest starts.
+    pub seq: i64,
     /// When it was seen to begin; with `began_earlier`, it began before that.
     pub began_ns: u64,
     pub began_earlier: bool,
@@ -337,20 +311,6 @@ pub struct CurrentGrace {
     /// Readers that this grace period waits for, and that the guest's own scheduler does not let
     /// run.
     pub blocked_readers: Vec<Location>,
-}
-
-/// Numbers that wrap, as signed ones. Recordings of version 0.1 have them unsigned.
-mod signed {
-    use serde::{Deserialize as _, Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(number: &u64, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_i64(*number as i64)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-        Ok(serde_json::Number::deserialize(from)?)
-            .map(|number| number.as_u64().or(number.as_i64().map(|n| n as u64)).unwrap_or_default())
-    }
 }
 
 /// A process that uses the Reprieve runtime.
@@ -398,19 +358,9 @@ pub enum Event {
     /// A vCPU gave up its CPU.
     Blocked { time_ns: u64, pid: u32, vcpu: u32 },
     /// A grace period was seen to begin.
-    GraceBegan {
-        time_ns: u64,
-        pid: u32,
-        #[serde(with = "signed")]
-        seq: u64,
-    },
+    GraceBegan { time_ns: u64, pid: u32, seq: i64 },
     /// A grace period was seen to end.
-    GraceEnded {
-        time_ns: u64,
-        pid: u32,
-        #[serde(with = "signed")]
-        seq: u64,
-    },
+    GraceEnded { time_ns: u64, pid: u32, seq: i64 },
     /// Events are missing from here on, `count` of them. Another one, with a count of 0, is where
     /// the last of them is missing.
     Lost { time_ns: u64, count: u64 },
@@ -427,21 +377,5 @@ impl Event {
             | Event::GraceEnded { time_ns, .. }
             | Event::Lost { time_ns, .. } => *time_ns,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_guest_that_starts_has_small_numbers_in_json() {
-        let seq = -743i64 as u64;
-        let event = Event::GraceBegan { time_ns: 1, pid: 2, seq };
-        let text = serde_json::to_string(&event).unwrap();
-        assert!(text.contains("\"seq\":-743"), "{text}");
-        assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event);
-        let old = text.replace("-743", "18446744073709550873");
-        assert_eq!(serde_json::from_str::<Event>(&old).unwrap(), event);
     }
 }

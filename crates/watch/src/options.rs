@@ -38,9 +38,6 @@ pub struct Options {
     /// Keep every context switch and every grace period as an [`Event`](super::model::Event), for a
     /// recording.
     pub events: bool,
-    /// Let the kernel measure the eBPF programs (it costs some 20 ns per run of any eBPF program on
-    /// this host).
-    pub statistics: bool,
     /// Count for how long preempted vCPUs hold up grace periods that are older than this
     /// ([`VmSnapshot::held`](super::model::VmSnapshot::held)).
     pub late: Option<Duration>,
@@ -57,7 +54,6 @@ impl Default for Options {
             vms: Which::All,
             interval: Duration::from_secs(1),
             events: false,
-            statistics: false,
             late: None,
             confine: false,
             stand_ins: StandIns::default(),

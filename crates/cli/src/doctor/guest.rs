@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A VM's guest, read from outside: what can be seen in it, which of KVM's features it uses, and
-//! the boot settings on which the length of its grace periods depends.
+//! A VM's guest, read from outside: what can be seen in it, and the boot settings on which the
+//! length of its grace periods depends.
 //!
 //! The settings are shown and not judged: which are best depends on the machine.
 
 use super::{Check, entry};
 use anyhow::{Context as _, Result};
-use reprieve_guest::{Guest, Model, Paravirt, Preemption, Settings, Use, vmm};
+use reprieve_guest::{Guest, Model, Preemption, Settings, vmm};
 use reprieve_page::plain;
 use reprieve_watch::cgroup::{self, Bandwidth};
 use serde::Serialize;
@@ -26,7 +26,6 @@ pub struct Report {
     command_line: Option<String>,
     /// Blind spots in this guest.
     blind: Vec<&'static str>,
-    checks: Vec<Check>,
     /// Whether the host takes CPU time away from it, whoever else wants that.
     quota: Check,
     /// Settings that the length of its grace periods depends on.
@@ -46,13 +45,15 @@ pub struct Setting {
 pub fn examine(query: &str) -> Result<Report> {
     let vm = vmm::find(query)?;
     let guest = Guest::attach(&vm).with_context(|| format!("VM {query}"))?;
-    let kvm = matches!(vm.kind, vmm::Kind::Qemu(vmm::Accel::Kvm));
     let model = guest.rcu().ok().map(|rcu| rcu.model());
     let settings = guest.settings();
     Ok(Report {
         pid: vm.pid,
         name: vm.name.as_deref().map_or_else(|| vm.pid.to_string(), plain),
-        vmm: if kvm { "QEMU with KVM" } else { "QEMU with TCG" },
+        vmm: match vm.accel {
+            vmm::Accel::Kvm => "QEMU with KVM",
+            vmm::Accel::Tcg => "QEMU with TCG",
+        },
         vcpus: guest.vcpus(),
         kernel: guest.release().into(),
         hz: guest.hz(),
@@ -70,7 +71,6 @@ pub fn examine(query: &str) -> Result<Report> {
             None => "unknown",
         },
         blind: blind(model),
-        checks: if kvm { paravirt(&guest.paravirt()) } else { vec![] },
         quota: quota(&vm),
         settings: shown(&settings),
         command_line: settings.command_line,
@@ -113,61 +113,6 @@ fn blind(model: Option<Model>) -> Vec<&'static str> {
     all
 }
 
-/// The features of KVM that shorten a guest's wait for a preempted vCPU.
-fn paravirt(used: &Paravirt) -> Vec<Check> {
-    let check = |name, state: &Use, does: &str, option: &str| Check {
-        name,
-        used_by: "guest",
-        present: *state == Use::Yes,
-        optional: false,
-        detail: format!("{state}; {does}"),
-        remedy: Some(match state {
-            Use::Unknown(_) => "nothing is known to be wrong".into(),
-            _ => format!(
-                "offer it: QEMU -cpu ...,{option}; it also needs more than one vCPU and no kvm-hint-dedicated"
-            ),
-        }),
-    };
-    vec![
-        check(
-            "KVM found",
-            &used.on_kvm,
-            "the guest's kernel knows that it runs on KVM, without which it uses none of the following",
-            "kvm=on",
-        ),
-        check(
-            "steal time",
-            &used.steal_time,
-            "the guest knows the time it was not given a CPU for",
-            "+kvm-steal-time",
-        ),
-        check(
-            "PV unhalt",
-            &used.unhalt,
-            "waiters for a spinlock halt instead of spinning for an owner that is off its CPU",
-            "+kvm-pv-unhalt",
-        ),
-        check(
-            "sees preempted vCPUs",
-            &used.sees_preempted,
-            "sleeping locks stop spinning for an owner that is off its CPU",
-            "+kvm-steal-time",
-        ),
-        check(
-            "PV yield",
-            &used.yields,
-            "who sends an interrupt to a preempted vCPU gives it its time",
-            "+kvm-pv-sched-yield",
-        ),
-        check(
-            "PV TLB flush",
-            &used.tlb_flush,
-            "a preempted vCPU flushes when it runs again: nobody waits for it",
-            "+kvm-pv-tlb-flush",
-        ),
-    ]
-}
-
 fn shown(settings: &Settings) -> Vec<Setting> {
     let ticks = |ticks: Option<u64>| ticks.map_or("not known".into(), |ticks| ticks.to_string());
     vec![
@@ -195,10 +140,6 @@ fn shown(settings: &Settings) -> Vec<Setting> {
 }
 
 impl Report {
-    pub fn fine(&self) -> bool {
-        self.checks.iter().all(Check::fine)
-    }
-
     pub fn text(&self) -> String {
         let (name, pid, vmm, vcpus) = (plain(&self.name), self.pid, self.vmm, self.vcpus);
         let mut out = format!("VM {name} (pid {pid}, {vmm}, {vcpus} vCPUs)\n");
@@ -212,12 +153,7 @@ impl Report {
         if let Some(line) = &self.command_line {
             out += &entry("", "command line", line);
         }
-        if self.checks.is_empty() {
-            out += &entry("", "paravirtualization", "none: only KVM offers it");
-        }
-        for check in self.checks.iter().chain([&self.quota]) {
-            out += &check.text();
-        }
+        out += &self.quota.text();
         for (n, setting) in self.settings.iter().enumerate() {
             if n == 0 {
                 out += "\nBoot settings on which the length of grace periods depends (compare them\n\
@@ -233,6 +169,7 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use reprieve_guest::Use;
 
     fn settings(first: u64, next: u64, context_tracking: Use) -> Settings {
         Settings {
@@ -257,7 +194,6 @@ mod tests {
                 rcu: "classic",
                 command_line: None,
                 blind: vec![],
-                checks: vec![],
                 quota: quota_of(&[]),
                 settings: vec![],
             }
@@ -296,23 +232,5 @@ mod tests {
         };
         assert_eq!(now(1, 3, Use::No), "1 3 0 not in use");
         assert_eq!(now(0, 1, Use::Yes), "0 1 0 in use");
-    }
-
-    #[test]
-    fn what_the_guest_does_not_use_is_to_be_offered() {
-        let no = || Use::No;
-        let used = Paravirt {
-            on_kvm: Use::Yes,
-            steal_time: no(),
-            unhalt: no(),
-            sees_preempted: no(),
-            yields: no(),
-            tlb_flush: Use::Unknown("torn".into()),
-        };
-        let checks = paravirt(&used);
-        let remedy = |n: usize| checks[n].remedy.as_deref().unwrap();
-        assert!(checks[0].present && !checks[1].present);
-        assert!(remedy(1).contains("+kvm-steal-time"), "{}", remedy(1));
-        assert!(remedy(5).starts_with("nothing is known"), "{}", remedy(5));
     }
 }

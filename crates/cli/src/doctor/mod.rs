@@ -58,7 +58,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     } else {
         print(&(plain_lines(&report.text()) + "\n"))?;
     }
-    let all = report.host.iter().all(Check::fine) && report.vms.iter().all(|vm| vm.fine());
+    let all = report.host.iter().all(Check::fine);
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -22,7 +22,7 @@ use crate::state::modules::Cache;
 use crate::state::spins;
 use crate::state::task::TaskOffsets;
 use crate::state::vcpu::Cpus;
-use crate::vmm::{Kind, Segment, Vm};
+use crate::vmm::{Segment, Vm};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -91,8 +91,8 @@ impl Guest {
     /// Finds the kernel that runs in `vm`. Takes well under a second for some GiB of used memory.
     ///
     /// # Errors
-    /// [`Error::NoKernel`], [`Error::Encrypted`], [`Error::Unsupported`], [`Error::Corrupt`],
-    /// [`Error::Permission`], [`Error::Gone`].
+    /// [`Error::NoKernel`], [`Error::NoTypes`], [`Error::Encrypted`], [`Error::Unsupported`],
+    /// [`Error::Corrupt`], [`Error::Permission`], [`Error::Gone`].
     pub fn attach(vm: &Vm) -> Result<Guest> {
         Guest::attach_with(vm, &Options::default())
     }
@@ -102,9 +102,6 @@ impl Guest {
     /// # Errors
     /// Those, and [`Error::Stopped`].
     pub fn attach_with(vm: &Vm, options: &Options) -> Result<Guest> {
-        if let Kind::Other(program) = vm.kind {
-            return Err(Error::NotVmm { pid: vm.pid, program: program.into() });
-        }
         if let Some(how) = &vm.encrypted {
             return Err(Error::Encrypted { how: how.clone() });
         }
@@ -146,19 +143,18 @@ impl Guest {
     fn new(vm: &Vm, found: Found) -> Result<Guest> {
         let Found { memory, info, info_address, symbols, jiffies } = found;
         let symbols = symbols.map_or_else(|| kallsyms::read(&memory, &info), Ok)?;
-        let types = types(&memory, &symbols)?;
+        let types = types(&memory, &symbols, &info)?;
         let vm = Vm { memory: memory.segments().to_vec(), alternatives: Vec::new(), ..vm.clone() };
         let kernel = Kernel::new(memory, info, symbols, types)?;
         let modules = Cache::default();
         // Without the symbol it is a kernel for one CPU.
-        let tree_rcu = kernel.known_types().is_some() && kernel.symbols.get("rcu_state").is_some();
+        let tree_rcu = kernel.symbols.get("rcu_state").is_some();
         let mut guest = Guest {
-            threads: Mutex::new(vm.vcpus.clone()),
             vm,
             info_address,
             direct_map: direct_map(&kernel)?,
             cpus: Cpus::new(&kernel)?,
-            tasks: kernel.known_types().map(TaskOffsets::new).transpose()?,
+            tasks: TaskOffsets::new(&kernel.types)?,
             rcu: tree_rcu.then(|| RcuMap::new(&kernel)).transpose()?,
             clock: Clock::new(&kernel, jiffies)?,
             boot: 0,
@@ -174,11 +170,12 @@ impl Guest {
     }
 }
 
-/// The kernel's types, if it has them.
-fn types(memory: &Memory, symbols: &Symbols) -> Result<Option<Types>> {
-    let Some(start) = symbols.get("__start_BTF") else { return Ok(None) };
+/// The kernel's types.
+fn types(memory: &Memory, symbols: &Symbols, info: &VmCoreInfo) -> Result<Types> {
+    let missing = || Error::NoTypes { release: info.release().into() };
+    let start = symbols.get("__start_BTF").ok_or_else(missing)?;
     let end = symbols.get("__stop_BTF").map(|s| s.address);
-    Ok(Some(Types::new(Btf::read(memory, start.address, end)?)))
+    Ok(Types::new(Btf::read(memory, start.address, end)?))
 }
 
 /// First address of the map of all RAM.

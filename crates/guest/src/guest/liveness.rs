@@ -3,10 +3,9 @@
 //!
 //! The same boot has the same VMCOREINFO, stack canary and map of memory, and a clock that never
 //! goes back. A kernel that was replaced may leave all these in memory for a while, but its clock
-//! stands still although the vCPUs run: then the running kernel has to be looked for again.
+//! stands still although the vCPUs run.
 
 use super::Guest;
-use super::attach::Options;
 use crate::error::{Error, Result};
 use crate::kernel::vmcoreinfo;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,11 +19,6 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// longer runs.
 const STUCK: Duration = Duration::from_secs(2);
 
-/// Time between two searches for another kernel; doubled each time that none is found, as the
-/// kernel may have to start first.
-const SEARCH: Duration = Duration::from_secs(2);
-const SEARCH_MAX: Duration = Duration::from_secs(30);
-
 /// The fate of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
@@ -34,9 +28,9 @@ pub enum Liveness {
     Rebooted,
     /// The same boot, but its owner has stopped it.
     Paused,
-    /// The boot looks the same, but its clock stands still although the vCPUs run: ask
-    /// [`Guest::is_replaced`].
-    Doubtful,
+    /// The boot looks the same, but its clock stands still although vCPUs run: another kernel may
+    /// run (kexec, a reset), or the vCPU that keeps the time has no CPU.
+    Stuck,
     /// The VMM has ended. A VM that migrated away ends here too.
     Gone,
 }
@@ -49,15 +43,10 @@ pub(crate) struct Pulse {
     /// CPU time of the vCPU threads, ns.
     run: u64,
     run_at: Option<Instant>,
-    /// When another kernel was looked for, and how long to wait then.
-    searched: Option<(Instant, Duration)>,
 }
 
 impl Guest {
     /// Whether this is still the same boot. Costs some reads.
-    ///
-    /// [`Liveness::Doubtful`] comes 2 s after the clock stood still, and again after 2 s, 4 s and
-    /// so on up to 30 s.
     ///
     /// # Errors
     /// Memory that cannot be read at the moment.
@@ -84,17 +73,10 @@ impl Guest {
         if clock.min(run) >= PAUSE {
             return Ok(Liveness::Paused);
         }
-        if clock >= STUCK && run + STUCK / 2 <= clock && self.may_search() {
-            return Ok(Liveness::Doubtful);
+        if clock >= STUCK && run + STUCK / 2 <= clock {
+            return Ok(Liveness::Stuck);
         }
         Ok(Liveness::Same)
-    }
-
-    /// Whether another kernel runs. After kexec, or a reset, the memory of the kernel before stays
-    /// as it was for a while. Searches all of the guest's memory, which takes as long as
-    /// [`Guest::attach_with`].
-    pub fn is_replaced(&self, options: &Options) -> bool {
-        Guest::attach_with(&self.vm, options).is_ok_and(|other| other.boot() != self.boot)
     }
 
     /// Differs between boots, even of the same kernel at the same addresses, because the first
@@ -105,8 +87,7 @@ impl Guest {
         memory.read_physical(self.info_address, &mut page)?;
         let mut hasher = DefaultHasher::new();
         page.hash(&mut hasher);
-        let types = self.kernel.known_types();
-        let canary = types.and_then(|t| t.offset_of("task_struct", "stack_canary").ok());
+        let canary = self.kernel.types.offset_of("task_struct", "stack_canary").ok();
         if let (Some(offset), Some(task)) = (canary, symbols.get("init_task")) {
             memory.u64(task.address.wrapping_add(offset))?.hash(&mut hasher);
         }
@@ -133,23 +114,12 @@ impl Guest {
         Ok((since(&mut pulse.jiffies_at), since(&mut pulse.run_at)))
     }
 
-    fn may_search(&self) -> bool {
-        let mut pulse = self.pulse.lock().unwrap_or_else(|e| e.into_inner());
-        let wait = match pulse.searched {
-            Some((at, wait)) if at.elapsed() < wait => return false,
-            Some((at, wait)) if at.elapsed() < 2 * SEARCH_MAX => (wait * 2).min(SEARCH_MAX),
-            _ => SEARCH,
-        };
-        pulse.searched = Some((Instant::now(), wait));
-        true
-    }
-
     /// CPU time of the vCPU threads, ns.
     fn run_time(&self) -> u64 {
         let time = |tid: u32| -> Option<u64> {
             let path = format!("/proc/{}/task/{tid}/schedstat", self.vm.pid);
             std::fs::read_to_string(path).ok()?.split_ascii_whitespace().next()?.parse().ok()
         };
-        self.threads().iter().filter_map(|v| time(v.tid)).sum()
+        self.vm.vcpus.iter().filter_map(|v| time(v.tid)).sum()
     }
 }

@@ -8,17 +8,17 @@ use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::kernel::symbols::{Resolved, Symbols};
 use crate::kernel::types::Types;
-use crate::kernel::vmcoreinfo::{KERNEL_BASE, VmCoreInfo};
+use crate::kernel::vmcoreinfo::KERNEL_BASE;
 use crate::layout::{BpfLayout, Spin, VcpuLayout};
 use crate::memory::Memory;
+use crate::rcu::Rcu;
 use crate::rcu::map::RcuMap;
-use crate::rcu::{Rcu, grace::RcuData};
 use crate::state::clock::Clock;
-use crate::state::features::{Paravirt, Settings, Use};
 use crate::state::modules::{self, Module};
+use crate::state::settings::{Settings, Use};
 use crate::state::task::{Task, TaskOffsets};
-use crate::state::vcpu::{Area, Cpus, PreemptCount};
-use crate::vmm::{VcpuThread, Vm};
+use crate::state::vcpu::{Area, Cpus};
+use crate::vmm::Vm;
 use liveness::Pulse;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -36,14 +36,12 @@ pub struct Guest {
     /// First address of the map of all RAM.
     direct_map: u64,
     cpus: Cpus,
-    tasks: Option<TaskOffsets>,
+    tasks: TaskOffsets,
     rcu: Option<RcuMap>,
     clock: Clock,
     /// Changes with every boot.
     boot: u64,
     pulse: Mutex<Pulse>,
-    /// vCPU threads when they were last looked for.
-    threads: Mutex<Vec<VcpuThread>>,
     modules: Mutex<modules::Cache>,
     /// The cache's.
     modules_bytes: Arc<AtomicUsize>,
@@ -62,18 +60,14 @@ impl Guest {
         self.kernel.info.release()
     }
 
-    pub fn info(&self) -> &VmCoreInfo {
-        &self.kernel.info
-    }
-
     /// Symbols of the kernel itself.
     pub fn symbols(&self) -> &Symbols {
         &self.kernel.symbols
     }
 
-    /// Types of the kernel; `None` if it carries none and none were given.
-    pub fn types(&self) -> Option<&Types> {
-        self.kernel.known_types()
+    /// Types of the kernel.
+    pub fn types(&self) -> &Types {
+        &self.kernel.types
     }
 
     pub fn memory(&self) -> &Memory {
@@ -83,8 +77,7 @@ impl Guest {
     /// The size of the guest's symbols and types, bytes. The guest chooses how much that is,
     /// within bounds, and it may grow with its modules.
     pub fn kept_bytes(&self) -> usize {
-        let types = self.types().map_or(0, Types::bytes);
-        self.symbols().bytes() + types + self.modules_bytes.load(Ordering::Relaxed)
+        self.symbols().bytes() + self.types().bytes() + self.modules_bytes.load(Ordering::Relaxed)
     }
 
     /// A number that changes with every boot.
@@ -117,14 +110,9 @@ impl Guest {
     /// cannot be read (it is being unloaded) is left out.
     ///
     /// # Errors
-    /// [`Error::NoTypes`]; [`Error::NoSymbol`] for a kernel without modules.
+    /// [`Error::NoSymbol`] for a kernel without modules.
     pub fn modules(&self) -> Result<Vec<Arc<Module>>> {
         modules::loaded(&self.kernel)
-    }
-
-    /// The paravirtual features in use. What cannot be read is unknown.
-    pub fn paravirt(&self) -> Paravirt {
-        Paravirt::read(&self.kernel)
     }
 
     /// The settings in force. What cannot be read is `None` or unknown.
@@ -144,68 +132,46 @@ impl Guest {
         self.cpus.present(&self.kernel.memory)
     }
 
-    /// CPUs that are online in the guest, ascending.
-    pub fn online(&self) -> Result<Vec<u32>> {
-        self.cpus.online(&self.kernel.memory)
-    }
-
-    /// CPU `n` of the guest.
+    /// Kernel address of the `task_struct` of the current task of CPU `cpu`.
     ///
     /// # Errors
     /// [`Error::NoCpu`] if the guest's kernel could never have that CPU; one that is only not
-    /// plugged in has a view.
-    pub fn vcpu(&self, n: u32) -> Result<VcpuView<'_>> {
-        Ok(VcpuView { guest: self, cpu: n, area: self.cpus.area(n)? })
-    }
-
-    /// The vCPU threads when they were last looked for: at the last [`Guest::layout`], else when
-    /// this was attached.
-    pub fn threads(&self) -> Vec<VcpuThread> {
-        self.threads.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    /// plugged in has a task.
+    pub fn current_task(&self, cpu: u32) -> Result<u64> {
+        self.kernel.memory.u64_physical(self.cpus.area(cpu)?.current_task)
     }
 
     /// The task whose `task_struct` is at `address`.
     pub fn task(&self, address: u64) -> Result<Task> {
-        Task::read(&self.kernel.memory, self.task_offsets()?, address)
-    }
-
-    fn task_offsets(&self) -> Result<&TaskOffsets> {
-        self.kernel.types()?;
-        self.tasks.as_ref().ok_or_else(|| self.unsupported("its tasks cannot be read"))
-    }
-
-    fn unsupported(&self, what: &str) -> Error {
-        Error::Unsupported { release: self.release().into(), what: what.into() }
+        Task::read(&self.kernel.memory, &self.tasks, address)
     }
 
     /// The guest's RCU.
     ///
     /// # Errors
-    /// [`Error::NoTypes`]; [`Error::Unsupported`] for the RCU of kernels for one CPU (`TINY_RCU`),
-    /// which keeps no such state.
+    /// [`Error::Unsupported`] for the RCU of kernels for one CPU (`TINY_RCU`), which keeps no such
+    /// state.
     pub fn rcu(&self) -> Result<Rcu<'_>> {
-        let tasks = self.task_offsets()?;
-        let Some(map) = &self.rcu else {
-            return Err(self.unsupported("it has no tree RCU that can be read"));
-        };
-        let (kernel, clock, cpus) = (&self.kernel, &self.clock, &self.cpus);
-        Ok(Rcu { kernel, map, clock, cpus, tasks })
+        let map = self.rcu.as_ref().ok_or_else(|| Error::Unsupported {
+            release: self.release().into(),
+            what: "it has no tree RCU that can be read".into(),
+        })?;
+        Ok(Rcu { kernel: &self.kernel, map, clock: &self.clock, tasks: &self.tasks })
     }
 
     /// Where each CPU has whether its user mode is tracked, as of a per-CPU variable.
     fn tracking(&self) -> Result<u64> {
-        let offset = self.kernel.types()?.offset_of("context_tracking", "active")?;
+        let offset = self.kernel.types.offset_of("context_tracking", "active")?;
         Ok(self.kernel.symbols.address("context_tracking")?.wrapping_add(offset))
     }
 
     /// The vCPU threads' and the guest's addresses for eBPF programs, as of now.
     ///
     /// # Errors
-    /// [`Error::NoTypes`], or that one of the addresses is not RAM.
+    /// One of the addresses is not RAM.
     pub fn layout(&self) -> Result<BpfLayout> {
         let present = self.present()?;
         let threads = self.vm.vcpus_now();
-        *self.threads.lock().unwrap_or_else(|e| e.into_inner()) = threads.clone();
         let tids = self.cpus.threads(&present, &threads);
         let memory = &self.kernel.memory;
         let host = |physical: u64| {
@@ -222,15 +188,13 @@ impl Guest {
             let area = self.cpus.area(cpu)?;
             let rcu_data = area.rcu_data.filter(|_| self.rcu.is_some());
             let gp_seq = rcu_data.zip(self.rcu.as_ref()).and_then(|(data, rcu)| {
-                memory.host_address_of(data.wrapping_add(rcu.data.gp_seq)).ok()
+                memory.host_address_of(data.wrapping_add(rcu.data_gp_seq)).ok()
             });
             Ok(VcpuLayout {
                 cpu,
                 tid,
                 preempt_count: host(area.preempt_count)?,
                 current_task: host(area.current_task)?,
-                rcu_data: rcu_data.map(|a| memory.host_address_of(a)).transpose()?,
-                rcu_data_address: rcu_data,
                 rcu_data_gp_seq: gp_seq,
                 per_cpu_offset: area.offset,
                 tracks_user: tracks_user && is_tracked(area),
@@ -246,72 +210,10 @@ impl Guest {
             kernel_base: KERNEL_BASE,
             phys_base: self.kernel.info.phys_base()?,
             kernel_image: self.kernel.image.clone(),
-            task: *self.task_offsets()?,
+            task: self.tasks,
             rcu: self.rcu().ok().map(|rcu| rcu.layout()).transpose()?,
             jiffies: self.kernel.memory.host_address(self.clock.address),
             spins: self.spins.clone(),
-            hz: self.clock.hz,
         })
-    }
-}
-
-/// A CPU of a guest. Each call reads it anew.
-#[derive(Clone, Copy)]
-pub struct VcpuView<'a> {
-    guest: &'a Guest,
-    cpu: u32,
-    area: &'a Area,
-}
-
-impl VcpuView<'_> {
-    /// Its number in the guest.
-    pub fn number(&self) -> u32 {
-        self.cpu
-    }
-
-    /// The host's thread that runs it, if it is known.
-    pub fn tid(&self) -> Option<u32> {
-        let present = self.guest.present().ok()?;
-        self.guest.cpus.thread(self.cpu, &present, &self.guest.threads())
-    }
-
-    /// Its `preempt_count`.
-    pub fn preempt_count(&self) -> Result<PreemptCount> {
-        let raw = self.guest.kernel.memory.u32_physical(self.area.preempt_count)?;
-        Ok(PreemptCount { raw, bits: self.guest.cpus.bits })
-    }
-
-    /// Kernel address of its current task's `task_struct`.
-    pub fn current_task_address(&self) -> Result<u64> {
-        self.guest.kernel.memory.u64_physical(self.area.current_task)
-    }
-
-    /// Its current task. If that changes while it is read, it is read again.
-    pub fn current_task(&self) -> Result<Task> {
-        let mut address = self.current_task_address()?;
-        for _ in 0..4 {
-            let task = self.guest.task(address)?;
-            let after = self.current_task_address()?;
-            if after == address {
-                return Ok(task);
-            }
-            address = after;
-        }
-        self.guest.task(address)
-    }
-
-    /// Address of its `preempt_count` in the VMM.
-    pub fn preempt_count_host(&self) -> Option<u64> {
-        self.guest.kernel.memory.host_address(self.area.preempt_count)
-    }
-
-    /// Address of its pointer to the current task in the VMM.
-    pub fn current_task_host(&self) -> Option<u64> {
-        self.guest.kernel.memory.host_address(self.area.current_task)
-    }
-
-    /// Its `rcu_data`.
-    pub fn rcu_data(&self) -> Result<RcuData> {
-        self.guest.rcu()?.data(self.cpu)
     }
 }

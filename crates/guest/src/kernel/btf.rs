@@ -214,25 +214,6 @@ impl Btf {
         Some(self.size(element)?.saturating_mul(elements))
     }
 
-    /// As [`super::types::Types::enumerator`].
-    pub fn enumerator(&self, name: &str) -> Option<i64> {
-        let enums = self.types.iter().filter(|t| matches!(t.kind(), kind::ENUM | kind::ENUM64));
-        for found in enums {
-            let step = if found.kind() == kind::ENUM { 8 } else { 12 };
-            for index in 0..found.count() as usize {
-                let at = found.body as usize + step * index;
-                if self.is_named(word(&self.data, at)?, name.as_bytes()) {
-                    let low = word(&self.data, at + 4)?;
-                    return Some(match step {
-                        8 => i64::from(low as i32),
-                        _ => i64::from(low) | i64::from(word(&self.data, at + 8)?) << 32,
-                    });
-                }
-            }
-        }
-        None
-    }
-
     fn structure(&self, name: &str) -> Result<u32> {
         let wanted = hash(name.as_bytes());
         let at = self.structures.partition_point(|&(hash, _)| hash < wanted);

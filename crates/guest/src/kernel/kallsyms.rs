@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel's own symbol table.
 //!
-//! Names are compressed with a table of 256 tokens; addresses are kept in one of four ways, and the
-//! kernel does not say in which (`scripts/kallsyms.c`). The one is chosen that gives the symbols in
-//! VMCOREINFO their known addresses, so a wrong guess cannot pass.
+//! Names are compressed with a table of 256 tokens; addresses are kept in one of three ways, and
+//! the kernel does not say in which (`scripts/kallsyms.c`). The one is chosen that gives the
+//! symbols in VMCOREINFO their known addresses, so a wrong guess cannot pass.
 //!
 //! | kernels | addresses |
 //! |---|---|
 //! | 6.0 to 6.14, SMP | offset >= 0: absolute; negative: from `kallsyms_relative_base`, backwards from -1 |
 //! | 6.15 to 7.0, or without SMP | unsigned offset from `kallsyms_relative_base` |
 //! | 7.1 on | signed offset from the place where it stands |
-//! | without `CONFIG_KALLSYMS_BASE_RELATIVE` | 64 bits each |
 
 use super::Reader;
 use super::symbols::{Builder, Symbols};
@@ -201,7 +200,6 @@ enum Layout {
     AbsolutePercpu { base: u64 },
     Relative { base: u64 },
     PlaceRelative { table: u64 },
-    Absolute,
 }
 
 impl Addresses {
@@ -212,25 +210,16 @@ impl Addresses {
         count: u32,
         known: &Known,
     ) -> Result<Addresses> {
-        let count = count as usize;
-        let (bytes, layouts) = match info.symbol("kallsyms_offsets") {
-            Some(table) => {
-                let mut layouts = vec![Layout::PlaceRelative { table }];
-                if let Some(at) = info.symbol("kallsyms_relative_base") {
-                    let base: [u8; 8] = memory.bytes(at, 8)?.try_into().unwrap_or_default();
-                    let base = u64::from_le_bytes(base);
-                    layouts = vec![Layout::AbsolutePercpu { base }, Layout::Relative { base }];
-                }
-                (memory.bytes(table, 4 * count)?, layouts)
-            }
-            None => {
-                let table = info
-                    .symbol("kallsyms_addresses")
-                    .ok_or_else(|| corrupt("no table of addresses"))?;
-                (memory.bytes(table, 8 * count)?, vec![Layout::Absolute])
-            }
-        };
-        let mut addresses = Addresses { bytes, layout: Layout::Absolute };
+        let table =
+            info.symbol("kallsyms_offsets").ok_or_else(|| corrupt("no table of offsets"))?;
+        let mut layouts = vec![Layout::PlaceRelative { table }];
+        if let Some(at) = info.symbol("kallsyms_relative_base") {
+            let base: [u8; 8] = memory.bytes(at, 8)?.try_into().unwrap_or_default();
+            let base = u64::from_le_bytes(base);
+            layouts = vec![Layout::AbsolutePercpu { base }, Layout::Relative { base }];
+        }
+        let bytes = memory.bytes(table, 4 * count as usize)?;
+        let mut addresses = Addresses { bytes, layout: Layout::PlaceRelative { table } };
         let mut right = |layout: Layout| {
             addresses.layout = layout;
             known.seen.iter().filter(|&&(index, address)| addresses.get(index) == address).count()
@@ -250,23 +239,17 @@ impl Addresses {
     }
 
     fn get(&self, index: usize) -> u64 {
-        let offset = || {
-            let bytes = self.bytes.get(4 * index..4 * index + 4);
-            u32::from_le_bytes(bytes.and_then(|b| b.try_into().ok()).unwrap_or_default())
-        };
+        let bytes = self.bytes.get(4 * index..4 * index + 4);
+        let offset = u32::from_le_bytes(bytes.and_then(|b| b.try_into().ok()).unwrap_or_default());
         match self.layout {
-            Layout::AbsolutePercpu { base } => match offset() as i32 {
+            Layout::AbsolutePercpu { base } => match offset as i32 {
                 offset if offset >= 0 => offset as u64,
                 offset => base.wrapping_sub(1).wrapping_sub(i64::from(offset) as u64),
             },
-            Layout::Relative { base } => base.wrapping_add(offset().into()),
+            Layout::Relative { base } => base.wrapping_add(offset.into()),
             Layout::PlaceRelative { table } => {
                 let place = table.wrapping_add(4 * index as u64);
-                place.wrapping_add(i64::from(offset() as i32) as u64)
-            }
-            Layout::Absolute => {
-                let bytes = self.bytes.get(8 * index..8 * index + 8);
-                u64::from_le_bytes(bytes.and_then(|b| b.try_into().ok()).unwrap_or_default())
+                place.wrapping_add(i64::from(offset as i32) as u64)
             }
         }
     }

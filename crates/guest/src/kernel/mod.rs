@@ -27,8 +27,7 @@ pub(crate) struct Kernel {
     pub memory: Memory,
     pub info: VmCoreInfo,
     pub symbols: Symbols,
-    /// `None` if the kernel carries no types and none were given.
-    types: Option<Types>,
+    pub types: Types,
     /// Kernel addresses of the kernel's image.
     pub image: Range<u64>,
 }
@@ -36,12 +35,7 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// # Errors
     /// [`Error::Corrupt`] if the symbols give an impossible place for the image.
-    pub fn new(
-        memory: Memory,
-        info: VmCoreInfo,
-        symbols: Symbols,
-        types: Option<Types>,
-    ) -> Result<Kernel> {
+    pub fn new(memory: Memory, info: VmCoreInfo, symbols: Symbols, types: Types) -> Result<Kernel> {
         let start =
             symbols.get("_text").or(symbols.get("_stext")).map_or(KERNEL_BASE, |s| s.address);
         let end = symbols.get("_end").map_or(start, |s| s.address);
@@ -49,18 +43,6 @@ impl Kernel {
             return Err(Error::corrupt("kernel image", format!("{start:#x} to {end:#x}")));
         }
         Ok(Kernel { memory, info, symbols, types, image: start..end })
-    }
-
-    /// # Errors
-    /// [`Error::NoTypes`].
-    pub fn types(&self) -> Result<&Types> {
-        self.types
-            .as_ref()
-            .ok_or_else(|| Error::NoTypes { release: self.info.release().to_owned() })
-    }
-
-    pub fn known_types(&self) -> Option<&Types> {
-        self.types.as_ref()
     }
 
     /// The function or variable at an address in the kernel's image.

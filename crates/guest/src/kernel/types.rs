@@ -71,11 +71,6 @@ impl Types {
         self.btf.variable_size(name)
     }
 
-    /// The value of an enumerator, if there is one of this name.
-    pub fn enumerator(&self, name: &str) -> Option<i64> {
-        self.btf.enumerator(name)
-    }
-
     /// Types in all.
     pub fn len(&self) -> usize {
         self.btf.len()

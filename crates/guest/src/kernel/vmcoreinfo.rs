@@ -53,13 +53,6 @@ impl VmCoreInfo {
         &self.release
     }
 
-    /// Major and minor version.
-    pub fn version(&self) -> (u32, u32) {
-        let mut numbers =
-            self.release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
-        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
-    }
-
     pub fn get(&self, key: &str) -> Option<&str> {
         self.pairs.get(key).map(String::as_str)
     }
@@ -129,7 +122,7 @@ mod tests {
         let mut page = TEXT.as_bytes().to_vec();
         page.resize(LEN, 0);
         let info = VmCoreInfo::parse(&page).unwrap();
-        assert_eq!((info.release(), info.version()), ("6.12.1-x", (6, 12)));
+        assert_eq!(info.release(), "6.12.1-x");
         assert_eq!(info.symbols().collect::<Vec<_>>(), [("swapper_pg_dir", 0xffff_ffff_a2e1_0000)]);
         let tables = info.tables().unwrap();
         assert_eq!((tables.root, tables.five_levels), (0x22e1_0000 - 0x20_0000, true));

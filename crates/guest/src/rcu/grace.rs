@@ -2,77 +2,6 @@
 //! A guest's grace period as it looks from outside: plain data.
 
 use crate::state::task::Task;
-use std::time::Duration;
-
-/// `rcu_state` at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GracePeriod {
-    /// `gp_seq`: the low two bits are the phase (0: none in progress), the rest counts the grace
-    /// periods that ended. Under load they run back to back, and only the count shows that one
-    /// ended.
-    pub seq: u64,
-    /// When it started, guest jiffies.
-    pub start_jiffies: Option<u64>,
-    /// Guest jiffies now.
-    pub jiffies: u64,
-    /// How long it has lasted by the guest's clock, which stands still while the guest is paused or
-    /// the vCPU that keeps its time is off its CPU. `None` if none is in progress or the guest's
-    /// timer frequency is unknown.
-    pub age: Option<Duration>,
-    /// Phase of the grace-period kthread.
-    pub state: Option<KthreadState>,
-    /// Rounds of looking for quiescent states (`fqs` scans) since boot.
-    pub force_qs_rounds: Option<u64>,
-}
-
-impl GracePeriod {
-    /// Whether one is in progress.
-    pub fn in_progress(&self) -> bool {
-        self.seq & 3 != 0
-    }
-
-    /// Grace periods that have ended since boot, up to a constant.
-    pub fn completed(&self) -> u64 {
-        self.seq >> 2
-    }
-}
-
-/// `rcu_state.gp_state`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum KthreadState {
-    Idle,
-    /// Waits for a reason to start (nobody needs a grace period).
-    WaitGracePeriod,
-    DoneGracePeriod,
-    OnOff,
-    Initializing,
-    /// Waits for quiescent states.
-    WaitForceQs,
-    ForcingQs,
-    CleaningUp,
-    CleanedUp,
-    Other(u16),
-}
-
-impl KthreadState {
-    /// From the kernel's number (`kernel/rcu/tree.h`, the same since 5.7).
-    pub fn new(value: u16) -> KthreadState {
-        use KthreadState::*;
-        match value {
-            0 => Idle,
-            1 => WaitGracePeriod,
-            2 => DoneGracePeriod,
-            3 => OnOff,
-            4 => Initializing,
-            5 => WaitForceQs,
-            6 => ForcingQs,
-            7 => CleaningUp,
-            8 => CleanedUp,
-            other => Other(other),
-        }
-    }
-}
 
 /// The CPUs and tasks that keep the grace period from ending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,21 +49,4 @@ pub enum Preemption {
     Full,
     Lazy,
     Unknown,
-}
-
-/// A CPU's `rcu_data`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RcuData {
-    /// The grace period that the CPU knows of.
-    pub gp_seq: u64,
-    /// The CPU knows of the grace period and still has to find a quiescent state of its own.
-    pub core_needs_qs: Option<bool>,
-    /// No quiescent state seen since the CPU learnt of the grace period.
-    pub cpu_no_qs: Option<bool>,
-    /// Scheduler ticks since the CPU learnt of the grace period.
-    pub ticks_this_gp: Option<u32>,
-    /// The grace-period kthread wants this CPU to hurry.
-    pub urgent: Option<bool>,
-    /// Callbacks waiting on this CPU.
-    pub callbacks: Option<u64>,
 }

@@ -19,9 +19,7 @@ pub(crate) struct RcuMap {
     /// Guest-physical address of `rcu_state.gp_seq`.
     pub gp_seq: u64,
     pub gp_start: Option<u64>,
-    pub gp_state: Option<u64>,
     pub gp_kthread: Option<u64>,
-    pub n_force_qs: Option<u64>,
     pub fqs_due: Option<u64>,
     pub leaves: Vec<Leaf>,
     pub model: Model,
@@ -33,7 +31,8 @@ pub(crate) struct RcuMap {
     pub task_on_rq: Option<u64>,
     /// Offset of `task_struct.__state`, or `state`.
     pub task_state: Option<u64>,
-    pub data: DataOffsets,
+    /// Offset of `rcu_data.gp_seq`.
+    pub data_gp_seq: u64,
 }
 
 /// A leaf of the tree. Kernel addresses.
@@ -47,33 +46,19 @@ pub(crate) struct Leaf {
     pub last_cpu: u32,
 }
 
-/// Fields of `rcu_data`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DataOffsets {
-    pub gp_seq: u64,
-    pub core_needs_qs: Option<u64>,
-    pub cpu_no_qs: Option<u64>,
-    pub ticks_this_gp: Option<u64>,
-    pub urgent: Option<u64>,
-    pub callbacks: Option<u64>,
-}
-
 impl RcuMap {
     pub fn new(kernel: &Kernel) -> Result<RcuMap> {
-        let (memory, types) = (&kernel.memory, kernel.types()?);
+        let (memory, types) = (&kernel.memory, &kernel.types);
         let state = kernel.symbols.address("rcu_state")?;
         let at =
             |field: &str| Ok::<_, Error>(state.wrapping_add(types.offset_of("rcu_state", field)?));
-        let data = |field: &str| types.offset_of("rcu_data", field).ok();
         Ok(RcuMap {
             gp_seq: memory.translate(at("gp_seq")?)?,
             gp_start: at("gp_start").ok(),
-            gp_state: at("gp_state").ok(),
             gp_kthread: at("gp_kthread").ok(),
-            n_force_qs: at("n_force_qs").ok(),
             fqs_due: at("jiffies_force_qs").ok(),
             leaves: leaves(kernel, state)?,
-            model: model(kernel)?,
+            model: model(kernel),
             node_entry: types.offset_of("task_struct", "rcu_node_entry").ok(),
             task_cpu: types
                 .offset_of("task_struct", "thread_info.cpu")
@@ -85,20 +70,13 @@ impl RcuMap {
                 .offset_of("task_struct", "__state")
                 .or_else(|_| types.offset_of("task_struct", "state"))
                 .ok(),
-            data: DataOffsets {
-                gp_seq: types.offset_of("rcu_data", "gp_seq")?,
-                core_needs_qs: data("core_needs_qs"),
-                cpu_no_qs: data("cpu_no_qs.b.norm"),
-                ticks_this_gp: data("ticks_this_gp"),
-                urgent: data("rcu_urgent_qs"),
-                callbacks: data("cblist.len"),
-            },
+            data_gp_seq: types.offset_of("rcu_data", "gp_seq")?,
         })
     }
 }
 
 fn leaves(kernel: &Kernel, state: u64) -> Result<Vec<Leaf>> {
-    let (memory, symbols, types) = (&kernel.memory, &kernel.symbols, kernel.types()?);
+    let (memory, symbols, types) = (&kernel.memory, &kernel.symbols, &kernel.types);
     let corrupt = |detail: String| Error::corrupt("rcu_state", detail);
     let Field { offset, elements, .. } = types.field("rcu_state", "node")?;
     let size = types.size_of("rcu_node")?;
@@ -150,17 +128,17 @@ fn preemption(chosen: Option<Option<i32>>, has: impl Fn(&str) -> bool) -> Preemp
     }
 }
 
-fn model(kernel: &Kernel) -> Result<Model> {
+fn model(kernel: &Kernel) -> Model {
     let (memory, symbols) = (&kernel.memory, &kernel.symbols);
     let has = |name: &str| symbols.get(name).is_some();
     let chosen = symbols.get("preempt_dynamic_mode").map(|s| memory.i32(s.address).ok());
     let preemption = preemption(chosen, has);
-    Ok(Model {
-        preemptible_rcu: kernel.types()?.has("task_struct", "rcu_read_lock_nesting"),
+    Model {
+        preemptible_rcu: kernel.types.has("task_struct", "rcu_read_lock_nesting"),
         // Preemption in the kernel needs the count.
         counts_preemption: has("preempt_schedule"),
         preemption,
-    })
+    }
 }
 
 #[cfg(test)]

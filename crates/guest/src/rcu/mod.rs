@@ -15,8 +15,7 @@ use crate::kernel::Kernel;
 use crate::layout::{NodeLayout, RcuLayout};
 use crate::state::clock::Clock;
 use crate::state::task::{Task, TaskOffsets, task_offset};
-use crate::state::vcpu::Cpus;
-use grace::{BlockedReader, GracePeriod, KthreadState, Model, Owing, RcuData};
+use grace::{BlockedReader, Model, Owing};
 use map::{Leaf, RcuMap};
 use std::collections::HashSet;
 use std::time::Duration;
@@ -33,50 +32,31 @@ pub struct Rcu<'a> {
     pub(crate) kernel: &'a Kernel,
     pub(crate) map: &'a RcuMap,
     pub(crate) clock: &'a Clock,
-    pub(crate) cpus: &'a Cpus,
     pub(crate) tasks: &'a TaskOffsets,
 }
 
 impl Rcu<'_> {
-    /// `rcu_state.gp_seq`: one read, for polling.
-    pub fn seq(&self) -> Result<u64> {
+    /// `rcu_state.gp_seq`.
+    fn seq(&self) -> Result<u64> {
         self.kernel.memory.u64_physical(self.map.gp_seq)
     }
 
-    /// The grace period in progress, if any.
-    pub fn grace_period(&self) -> Result<GracePeriod> {
+    /// How long the grace period in progress has lasted by the guest's clock, which stands still
+    /// while the guest is paused or the vCPU that keeps its time is off its CPU. `None` if none is
+    /// in progress or the guest's timer frequency is unknown.
+    pub fn age(&self) -> Result<Option<Duration>> {
         let memory = &self.kernel.memory;
-        let read = |address: Option<u64>| address.map(|a| memory.u64(a)).transpose();
-        let mut seq = self.seq()?;
-        let mut attempts = 0;
-        loop {
-            let start_jiffies = read(self.map.gp_start)?;
-            let state = self.map.gp_state.map(|a| memory.u16(a)).transpose()?;
-            let rounds = read(self.map.n_force_qs)?;
-            let jiffies = self.clock.jiffies(memory)?;
-            let after = self.seq()?;
-            if after != seq && attempts < RETRIES {
-                attempts += 1;
-                seq = after;
-                continue;
-            }
-            let mut grace_period = GracePeriod {
-                seq: after,
-                start_jiffies,
-                jiffies,
-                age: None,
-                state: state.map(KthreadState::new),
-                force_qs_rounds: rounds,
-            };
-            if let (true, Some(start), Some(hz)) =
-                (grace_period.in_progress(), start_jiffies, self.clock.hz)
-            {
+        let (Some(at), Some(hz)) = (self.map.gp_start, self.clock.hz) else { return Ok(None) };
+        for _ in 0..=RETRIES {
+            let seq = self.seq()?;
+            let (start, now) = (memory.u64(at)?, self.clock.jiffies(memory)?);
+            if self.seq()? == seq {
                 // The two clocks are read one after the other.
-                let ticks = jiffies.saturating_sub(start);
-                grace_period.age = Some(Duration::from_secs(ticks) / hz);
+                let age = Duration::from_secs(now.saturating_sub(start)) / hz;
+                return Ok(Some(age).filter(|_| seq & 3 != 0));
             }
-            return Ok(grace_period);
         }
+        Ok(None)
     }
 
     /// CPUs and tasks that the grace period in progress still waits for; none without one.
@@ -134,33 +114,6 @@ impl Rcu<'_> {
         self.map.model
     }
 
-    /// The `rcu_data` of `cpu`.
-    pub fn data(&self, cpu: u32) -> Result<RcuData> {
-        let area = self.cpus.area(cpu)?;
-        let memory = &self.kernel.memory;
-        let base = area.rcu_data.ok_or_else(|| Error::NoSymbol { name: "rcu_data".into() })?;
-        let offsets = &self.map.data;
-        let at = |offset: u64| base.wrapping_add(offset);
-        let flag = |offset: Option<u64>| offset.map(|o| Ok(memory.u8(at(o))? != 0)).transpose();
-        Ok(RcuData {
-            gp_seq: memory.u64(at(offsets.gp_seq))?,
-            core_needs_qs: flag(offsets.core_needs_qs)?,
-            cpu_no_qs: flag(offsets.cpu_no_qs)?,
-            ticks_this_gp: offsets.ticks_this_gp.map(|o| memory.u32(at(o))).transpose()?,
-            urgent: flag(offsets.urgent)?,
-            callbacks: offsets.callbacks.map(|o| memory.u64(at(o))).transpose()?,
-        })
-    }
-
-    /// The grace-period kthread's task.
-    pub fn kthread(&self) -> Result<Task> {
-        let at = self
-            .map
-            .gp_kthread
-            .ok_or_else(|| Error::NoType { name: "rcu_state.gp_kthread".into() })?;
-        Task::read(&self.kernel.memory, self.tasks, self.kernel.memory.u64(at)?)
-    }
-
     pub(crate) fn layout(&self) -> Result<RcuLayout> {
         let memory = &self.kernel.memory;
         let host = |address: Option<u64>| address.map(|a| memory.host_address_of(a)).transpose();
@@ -181,9 +134,6 @@ impl Rcu<'_> {
         };
         Ok(RcuLayout {
             gp_seq: gp_seq.ok_or(Error::NotRam { address: self.map.gp_seq })?,
-            gp_start: host(self.map.gp_start)?,
-            gp_kthread: host(self.map.gp_kthread)?,
-            gp_state: host(self.map.gp_state)?,
             fqs_due: host(self.map.fqs_due)?,
             kthread_task: of_kthread(Some(0)),
             kthread_cpu: of_kthread(self.map.task_cpu),

@@ -30,7 +30,7 @@ fn hz(kernel: &Kernel) -> Option<u32> {
     let clock = || {
         let source = kernel.symbols.get("clocksource_jiffies")?.address;
         let field = |name: &str| {
-            let offset = kernel.known_types()?.offset_of("clocksource", name).ok()?;
+            let offset = kernel.types.offset_of("clocksource", name).ok()?;
             kernel.memory.u32(source.wrapping_add(offset)).ok()
         };
         Some(u64::from(field("mult")?.checked_shr(field("shift")?)?))

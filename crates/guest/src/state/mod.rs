@@ -2,8 +2,8 @@
 //! The state of a running kernel: its CPUs, tasks, modules, free memory and settings.
 
 pub(crate) mod clock;
-pub(crate) mod features;
 pub(crate) mod modules;
+pub(crate) mod settings;
 pub(crate) mod spins;
 pub mod task;
 pub mod vcpu;

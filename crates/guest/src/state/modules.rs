@@ -135,7 +135,7 @@ impl SymbolOffsets {
 /// The loaded modules, in the order of the kernel's list (the latest first). A module that cannot
 /// be read (it is being unloaded) is left out.
 pub(crate) fn loaded(kernel: &Kernel) -> Result<Vec<Arc<Module>>> {
-    listed(kernel, &Offsets::new(kernel.types()?)?)
+    listed(kernel, &Offsets::new(&kernel.types)?)
 }
 
 fn listed(kernel: &Kernel, offsets: &Offsets) -> Result<Vec<Arc<Module>>> {
@@ -263,7 +263,7 @@ impl Cache {
             return None;
         }
         let start = Instant::now();
-        let offsets = self.offsets.get_or_insert_with(|| Offsets::new(kernel.types().ok()?).ok());
+        let offsets = self.offsets.get_or_insert_with(|| Offsets::new(&kernel.types).ok());
         let modules = offsets.as_ref().and_then(|offsets| listed(kernel, offsets).ok());
         self.read = Some((Instant::now(), start.elapsed(), first));
         self.modules = modules?;
@@ -341,7 +341,7 @@ mod tests {
         }
         let info = VmCoreInfo::parse(b"OSRELEASE=6.12.0\n").unwrap();
         let types = Types::new(Btf::parse(&btf).unwrap());
-        (Kernel::new(memory, info, symbols.finish(), Some(types)).unwrap(), image)
+        (Kernel::new(memory, info, symbols.finish(), types).unwrap(), image)
     }
 
     #[test]

@@ -16,12 +16,8 @@ const BYTES_MOST: u64 = 1 << 20;
 pub struct TaskOffsets {
     /// Number of the thread (`pid_t`); 0 for an idle task.
     pub pid: u32,
-    /// Number of the process.
-    pub tgid: Option<u32>,
     /// 16 bytes.
     pub comm: u32,
-    /// `PF_*` (u32).
-    pub flags: Option<u32>,
     /// `rcu_read_lock_nesting` (i32); `None`: RCU readers leave no trace in this kernel.
     pub rcu_nesting: Option<u32>,
 }
@@ -33,7 +29,6 @@ pub struct Task {
     pub address: u64,
     /// Number of the thread; 0 for an idle task.
     pub pid: i32,
-    pub tgid: Option<i32>,
     /// Name, printable.
     pub comm: String,
     /// Depth of RCU readers it is in; `None` if the kernel does not count.
@@ -49,14 +44,12 @@ impl Task {
     pub(crate) fn read(memory: &Memory, offsets: &TaskOffsets, address: u64) -> Result<Task> {
         let at =
             |offset: u32| address.checked_add(offset.into()).ok_or(Error::NotMapped { address });
-        let field = |offset: Option<u32>| offset.map(|o| memory.i32(at(o)?)).transpose();
         let comm: [u8; COMM_LEN] = memory.array(at(offsets.comm)?)?;
         Ok(Task {
             address,
             pid: memory.i32(at(offsets.pid)?)?,
-            tgid: field(offsets.tgid)?,
             comm: printable(comm.split(|&b| b == 0).next().unwrap_or_default()),
-            rcu_nesting: field(offsets.rcu_nesting)?,
+            rcu_nesting: offsets.rcu_nesting.map(|o| memory.i32(at(o)?)).transpose()?,
         })
     }
 }
@@ -75,9 +68,7 @@ impl TaskOffsets {
         };
         Ok(TaskOffsets {
             pid: offset("pid")?,
-            tgid: offset("tgid").ok(),
             comm: offset("comm")?,
-            flags: offset("flags").ok(),
             rcu_nesting: offset("rcu_read_lock_nesting").ok(),
         })
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A guest's CPUs: what each is doing right now.
+//! A guest's CPUs: where the kernel keeps what each is doing.
 //!
 //! Every CPU has its own copy of some variables, at `__per_cpu_offset[n]` + the variable's address.
 //! `preempt_count` and `current_task` are variables of their own up to Linux 6.1 and again since
@@ -52,9 +52,8 @@ impl PreemptBits {
     };
 
     /// Recognised by the width of the variable; a narrow one of the new kind by the separate count
-    /// of NMIs; without types, by the version.
+    /// of NMIs.
     fn of(kernel: &Kernel) -> PreemptBits {
-        let size = kernel.known_types().and_then(|t| t.variable_size("__preempt_count"));
         if kernel.symbols.get("nmi_nesting").is_some() {
             return PreemptBits {
                 nmi: 1 << 28,
@@ -62,55 +61,8 @@ impl PreemptBits {
                 ..PreemptBits::WITH_HARDIRQ_DISABLE
             };
         }
-        let wide = match size {
-            Some(size) => size == 8,
-            None => {
-                kernel.info.version() >= (7, 3) && kernel.symbols.get("__preempt_count").is_some()
-            }
-        };
+        let wide = kernel.types.variable_size("__preempt_count") == Some(8);
         if wide { PreemptBits::WITH_HARDIRQ_DISABLE } else { PreemptBits::CLASSIC }
-    }
-}
-
-/// A CPU's `preempt_count` at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PreemptCount {
-    /// As it is in memory.
-    pub raw: u32,
-    pub bits: PreemptBits,
-}
-
-impl PreemptCount {
-    /// Depth of disabled preemption.
-    pub fn depth(self) -> u32 {
-        self.field(self.bits.preempt)
-    }
-
-    /// A softirq is being served.
-    pub fn in_softirq(self) -> bool {
-        self.field(self.bits.softirq) & 1 != 0
-    }
-
-    /// Softirqs are disabled or one is served.
-    pub fn softirq_disabled(self) -> bool {
-        self.raw & self.bits.softirq != 0
-    }
-
-    pub fn in_hardirq(self) -> bool {
-        self.raw & self.bits.hardirq != 0
-    }
-
-    pub fn in_nmi(self) -> bool {
-        self.raw & self.bits.nmi != 0
-    }
-
-    /// Interrupts are disabled in a way that this kernel counts.
-    pub fn hardirq_disabled(self) -> bool {
-        self.raw & self.bits.hardirq_disable != 0
-    }
-
-    fn field(self, mask: u32) -> u32 {
-        (self.raw & mask) >> mask.trailing_zeros().min(31)
     }
 }
 
@@ -120,9 +72,8 @@ pub(crate) struct Cpus {
     pub bits: PreemptBits,
     /// By CPU number, all that the kernel was ready for at boot.
     pub areas: Vec<Area>,
-    /// Kernel addresses of bit masks.
+    /// Kernel address of a bit mask.
     present: Option<u64>,
-    online: Option<u64>,
 }
 
 /// The APIC id of a CPU that was never there.
@@ -178,12 +129,7 @@ impl Cpus {
                 Err(_) => break,
             }
         }
-        Ok(Cpus {
-            bits: PreemptBits::of(kernel),
-            areas,
-            present: address("__cpu_present_mask"),
-            online: address("__cpu_online_mask"),
-        })
+        Ok(Cpus { bits: PreemptBits::of(kernel), areas, present: address("__cpu_present_mask") })
     }
 
     /// The variables of CPU `n`.
@@ -193,17 +139,8 @@ impl Cpus {
 
     /// CPUs that are plugged in, ascending.
     pub fn present(&self, memory: &Memory) -> Result<Vec<u32>> {
-        self.mask(memory, self.present)
-    }
-
-    /// CPUs that run, ascending.
-    pub fn online(&self, memory: &Memory) -> Result<Vec<u32>> {
-        self.mask(memory, self.online)
-    }
-
-    fn mask(&self, memory: &Memory, address: Option<u64>) -> Result<Vec<u32>> {
         let count = self.areas.len() as u32;
-        let Some(address) = address else { return Ok((0..count).collect()) };
+        let Some(address) = self.present else { return Ok((0..count).collect()) };
         let bytes = memory.bytes(address, count.div_ceil(64) as usize * 8)?;
         let set = |cpu: &u32| bytes[*cpu as usize / 8] & (1 << (cpu % 8)) != 0;
         Ok((0..count).filter(set).collect())
@@ -215,12 +152,6 @@ impl Cpus {
         let tids: HashMap<u32, u32> = threads.iter().rev().map(|v| (v.index, v.tid)).collect();
         let found = self.vmm_indices(present, &indices);
         found.into_iter().map(|index| tids.get(&index?).copied()).collect()
-    }
-
-    /// The same of one CPU.
-    pub fn thread(&self, cpu: u32, present: &[u32], threads: &[VcpuThread]) -> Option<u32> {
-        let at = present.binary_search(&cpu).ok()?;
-        self.threads(present, threads)[at]
     }
 
     /// The VMM's numbers of the guest's CPUs `present`, given all of the VMM's in order.
@@ -253,30 +184,14 @@ fn hot(kernel: &Kernel) -> Result<(u64, u64)> {
         name: "__preempt_count or pcpu_hot (the kernel is built without CONFIG_KALLSYMS_ALL)"
             .into(),
     })?;
-    let offset = |field: &str, known: u64| {
-        kernel.known_types().map_or(Ok(known), |t| t.offset_of("pcpu_hot", field))
-    };
-    Ok((
-        hot.wrapping_add(offset("preempt_count", 8)?),
-        hot.wrapping_add(offset("current_task", 0)?),
-    ))
+    let field =
+        |name| Ok::<u64, Error>(hot.wrapping_add(kernel.types.offset_of("pcpu_hot", name)?));
+    Ok((field("preempt_count")?, field("current_task")?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn counts_are_read_by_the_kernels_own_layout() {
-        let count = |raw, bits| PreemptCount { raw, bits };
-        let old = count(0x8001_0102, PreemptBits::CLASSIC);
-        assert_eq!((old.depth(), old.in_softirq(), old.in_hardirq()), (2, true, true));
-        assert!(!old.in_nmi() && !old.hardirq_disabled());
-        let new = count(0x0101_0200, PreemptBits::WITH_HARDIRQ_DISABLE);
-        assert_eq!((new.depth(), new.in_softirq(), new.softirq_disabled()), (0, false, true));
-        assert!(new.hardirq_disabled() && new.in_hardirq() && !new.in_nmi());
-        assert!(count(0x0010_0000, PreemptBits::CLASSIC).in_nmi());
-    }
 
     #[test]
     fn vcpus_are_matched_by_apic_id_when_plugged_in_out_of_order() {
@@ -291,7 +206,6 @@ mod tests {
             bits: PreemptBits::CLASSIC,
             areas: ids.iter().copied().map(area).collect(),
             present: None,
-            online: None,
         };
         let index_of = |cpus: &Cpus, cpu: u32, present: &[u32], vmm: &[u32]| {
             let all = cpus.vmm_indices(present, vmm);

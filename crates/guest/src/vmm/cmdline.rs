@@ -16,7 +16,6 @@ pub enum Machine {
     Pc,
     /// `q35`, `pc-q35-*`.
     Q35,
-    Microvm,
     Other,
 }
 
@@ -109,7 +108,6 @@ impl Options {
             self.machine = match name.as_str() {
                 "pc" => Machine::Pc,
                 "q35" => Machine::Q35,
-                "microvm" => Machine::Microvm,
                 name if name.starts_with("pc-i440fx") => Machine::Pc,
                 name if name.starts_with("pc-q35") => Machine::Q35,
                 _ => Machine::Other,

@@ -6,12 +6,10 @@
 
 use super::cmdline::Options;
 use super::process::Process;
-use super::{Accel, Kind, VcpuThread, Vm, Vmm, maps, ram, threads};
+use super::{Accel, VcpuThread, Vm, maps, ram, threads};
 use crate::error::{Error, Result};
 use std::fs;
 use std::path::Path;
-
-pub struct Qemu;
 
 /// Names of QEMU's programs for x86-64 guests.
 const PROGRAMS: [&str; 4] = ["qemu-system-x86_64", "qemu-kvm", "qemu-system-i386", "kvm"];
@@ -31,62 +29,53 @@ fn is_probe(argv: &[String]) -> bool {
     })
 }
 
-impl Vmm for Qemu {
-    fn name(&self) -> &'static str {
-        "QEMU"
-    }
+/// Whether the process is one.
+pub fn owns(process: &Process) -> bool {
+    let program = process.program();
+    // A QEMU that brings its own libraries is started through their dynamic loader.
+    let loaded = program.starts_with("ld-linux") || program.starts_with("ld-");
+    let names = process.argv.iter().take(if loaded { 8 } else { 1 });
+    let base =
+        |path: &String| Path::new(path).file_name().map(|n| n.to_string_lossy().into_owned());
+    let known =
+        |name: &str| PROGRAMS.contains(&name.trim_start_matches('.').trim_end_matches("-wrapped"));
+    let named = known(&program) || (loaded && names.filter_map(base).any(|name| known(&name)));
+    named && !is_probe(&process.argv)
+}
 
-    fn owns(&self, process: &Process) -> bool {
-        let program = process.program();
-        // A QEMU that brings its own libraries is started through their dynamic loader.
-        let loaded = program.starts_with("ld-linux") || program.starts_with("ld-");
-        let names = process.argv.iter().take(if loaded { 8 } else { 1 });
-        let base =
-            |path: &String| Path::new(path).file_name().map(|n| n.to_string_lossy().into_owned());
-        let known = |name: &str| {
-            PROGRAMS.contains(&name.trim_start_matches('.').trim_end_matches("-wrapped"))
-        };
-        let named = known(&program) || (loaded && names.filter_map(base).any(|name| known(&name)));
-        named && !is_probe(&process.argv)
-    }
+/// The VM's name, without the rest.
+pub fn name_of(process: &Process) -> Option<String> {
+    Options::parse(&process.argv).name
+}
 
-    fn name_of(&self, process: &Process) -> Option<String> {
-        Options::parse(&process.argv).name
+/// Everything about the VM of the process.
+///
+/// # Errors
+/// If it is ending, if this process may not look into it, or if its RAM is not found.
+pub fn describe(process: &Process) -> Result<Vm> {
+    let pid = process.pid;
+    let options = Options::parse(&process.argv);
+    let mappings = maps::read(pid)?;
+    let accel = accel(pid)?;
+    let mut layouts = ram::layouts(&options, &mappings);
+    let mut vcpus = threads::vcpus(pid, accel, options.vcpus);
+    vcpus.sort_by_key(|v: &VcpuThread| v.index);
+    if layouts.is_empty() {
+        let mib = options.memory >> 20;
+        let reason = format!("no mapping of the {mib} MiB that its command line names");
+        return Err(Error::Layout { pid, reason });
     }
-
-    fn describe(&self, process: &Process) -> Result<Vm> {
-        let pid = process.pid;
-        let options = Options::parse(&process.argv);
-        let mappings = maps::read(pid)?;
-        let accel = accel(pid)?;
-        let mut layouts = ram::layouts(&options, &mappings);
-        let mut vcpus = threads::vcpus(pid, accel, options.vcpus);
-        vcpus.sort_by_key(|v: &VcpuThread| v.index);
-        if layouts.is_empty() {
-            let mib = options.memory >> 20;
-            let reason = format!("no mapping of the {mib} MiB that its command line names");
-            return Err(Error::Layout { pid, reason });
-        }
-        let vm = Vm {
-            pid,
-            start_time: process.start_time,
-            name: options.name,
-            kind: Kind::Qemu(accel),
-            memory: layouts.remove(0),
-            vcpus,
-            encrypted: options.confidential,
-            alternatives: layouts,
-        };
-        if vm.exists() { Ok(vm) } else { Err(Error::Gone { pid }) }
-    }
-
-    fn vcpus(&self, vm: &Vm) -> Vec<VcpuThread> {
-        let named = threads::named(vm.pid);
-        if !named.is_empty() {
-            return named;
-        }
-        vm.vcpus.clone()
-    }
+    let vm = Vm {
+        pid,
+        start_time: process.start_time,
+        name: options.name,
+        accel,
+        memory: layouts.remove(0),
+        vcpus,
+        encrypted: options.confidential,
+        alternatives: layouts,
+    };
+    if vm.exists() { Ok(vm) } else { Err(Error::Gone { pid }) }
 }
 
 /// The accelerator, by the process's open files.
@@ -121,7 +110,7 @@ mod tests {
         ] {
             let argv = format!("qemu-system-x86_64 {machine} -nographic");
             let argv: Vec<&str> = argv.split(' ').collect();
-            assert_eq!(Qemu.owns(&process(&argv)), is_vm, "{machine}");
+            assert_eq!(owns(&process(&argv)), is_vm, "{machine}");
         }
     }
 
@@ -139,14 +128,14 @@ mod tests {
                 "1G",
             ],
         ] {
-            assert!(Qemu.owns(&process(argv)), "{argv:?}");
+            assert!(owns(&process(argv)), "{argv:?}");
         }
         for argv in [
             &["vi", "qemu-system-x86_64"][..],
             &["/bin/sh", "-c", "qemu-kvm"],
             &["qemu-system-arm"],
         ] {
-            assert!(!Qemu.owns(&process(argv)), "{argv:?}");
+            assert!(!owns(&process(argv)), "{argv:?}");
         }
     }
 }

@@ -54,7 +54,6 @@ pub fn low(machine: Machine, total: u64, limit: Option<u64>) -> u64 {
         },
         Machine::Q35 if total >= 0xb000_0000 => (2 * GIB).min(limit.unwrap_or(u64::MAX)),
         Machine::Q35 => 0xb000_0000.min(limit.unwrap_or(u64::MAX)),
-        Machine::Microvm => 3 * GIB,
     };
     low.min(total)
 }
@@ -155,8 +154,6 @@ mod tests {
             (Machine::Q35, 2815, 2815),
             (Machine::Q35, 2816, 2048),
             (Machine::Q35, 3072, 2048),
-            (Machine::Microvm, 3072, 3072),
-            (Machine::Microvm, 4096, 3072),
         ] {
             assert_eq!(low(machine, mib * MIB, None), low_mib * MIB, "{machine:?} {mib}");
         }

@@ -42,7 +42,15 @@ pub fn vcpus(pid: u32, accel: Accel, expected: u32) -> Vec<VcpuThread> {
 
 /// The vCPU threads by their names; none if QEMU does not name its threads.
 pub fn named(pid: u32) -> Vec<VcpuThread> {
-    by_name(pid, index_in)
+    let thread = |tid: u32| {
+        let name = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
+        Some(VcpuThread { index: index_in(name.trim_end())?, tid })
+    };
+    let mut found: Vec<VcpuThread> = tids(pid).into_iter().filter_map(thread).collect();
+    found.sort_by_key(|t| t.index);
+    found.dedup_by_key(|t| t.index);
+    found.truncate(VCPUS_MAX);
+    found
 }
 
 fn tids(pid: u32) -> Vec<u32> {
@@ -60,19 +68,6 @@ fn index_in(name: &str) -> Option<u32> {
     }
     let (index, accel) = name.strip_prefix("CPU ")?.split_once('/')?;
     matches!(accel, "KVM" | "TCG").then(|| index.parse().ok())?
-}
-
-/// The threads of process `pid` that are vCPUs by their names, of which `index` tells the number.
-pub fn by_name(pid: u32, index: impl Fn(&str) -> Option<u32>) -> Vec<VcpuThread> {
-    let thread = |tid: u32| {
-        let name = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
-        Some(VcpuThread { index: index(name.trim_end())?, tid })
-    };
-    let mut found: Vec<VcpuThread> = tids(pid).into_iter().filter_map(thread).collect();
-    found.sort_by_key(|t| t.index);
-    found.dedup_by_key(|t| t.index);
-    found.truncate(VCPUS_MAX);
-    found
 }
 
 fn by_system_call(pid: u32, tids: &[u32], expected: u32) -> Vec<VcpuThread> {

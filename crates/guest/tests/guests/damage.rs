@@ -45,21 +45,13 @@ impl Physical for Damaged {
 
 /// Makes every call that reads the guest.
 pub fn ask_all(guest: &Guest) {
-    let _ = (
-        guest.jiffies(),
-        guest.present(),
-        guest.online(),
-        guest.vcpus(),
-        guest.alive(),
-        guest.layout(),
-    );
+    let _ = (guest.jiffies(), guest.present(), guest.vcpus(), guest.alive(), guest.layout());
     let _ = (guest.modules(), guest.resolve(0xffff_ffff_c000_1234));
     for n in 0..3 {
-        let Ok(vcpu) = guest.vcpu(n) else { continue };
-        let _ = (vcpu.preempt_count(), vcpu.current_task(), vcpu.rcu_data(), vcpu.tid());
+        let _ = guest.current_task(n).and_then(|task| guest.task(task));
     }
     if let Ok(rcu) = guest.rcu() {
-        let _ = (rcu.grace_period(), rcu.owing(), rcu.kthread());
+        let _ = (rcu.age(), rcu.owing());
     }
 }
 

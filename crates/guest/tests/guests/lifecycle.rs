@@ -17,7 +17,8 @@ fn pause_new_cpu_reboot_and_end_are_noticed() {
     let guest = qemu.attach(&Options::default());
     let alive = || match guest.alive().unwrap() {
         Liveness::Gone => panic!("the VM has ended"),
-        Liveness::Doubtful if guest.is_replaced(&Options::default()) => Liveness::Rebooted,
+        // The new kernel is not yet where the old one was.
+        Liveness::Stuck => Liveness::Rebooted,
         alive => alive,
     };
     assert_eq!(alive(), Liveness::Same);
@@ -40,12 +41,12 @@ fn pause_new_cpu_reboot_and_end_are_noticed() {
     // The same kernel again; what the first boot left in memory is there for a while.
     qemu.command(r#"{"execute":"system_reset"}"#);
     wait_for("the reboot", || alive() == Liveness::Rebooted);
-    let again = qemu.attach(&Options::default());
-    assert_ne!(again.boot(), guest.boot());
-    assert_eq!(
-        (again.alive().unwrap(), guest.alive().unwrap()),
-        (Liveness::Same, Liveness::Rebooted)
-    );
+    let mut again = qemu.attach(&Options::default());
+    wait_for("another boot", || {
+        again = qemu.attach(&Options::default());
+        again.boot() != guest.boot()
+    });
+    assert_eq!((again.alive().unwrap(), alive()), (Liveness::Same, Liveness::Rebooted));
 
     drop(qemu);
     assert_eq!(again.alive().unwrap(), Liveness::Gone);

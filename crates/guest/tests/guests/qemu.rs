@@ -80,7 +80,7 @@ impl Qemu {
     }
 
     pub fn vm(&self) -> vmm::Vm {
-        vmm::Vm::of_process(self.pid()).unwrap()
+        vmm::find(&self.pid().to_string()).unwrap()
     }
 
     /// Waits until a kernel runs, and attaches to it.

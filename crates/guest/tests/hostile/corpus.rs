@@ -26,11 +26,9 @@ pub enum Layout {
     AbsolutePercpu,
     Relative,
     PlaceRelative,
-    Absolute,
 }
 
-pub const LAYOUTS: [Layout; 4] =
-    [Layout::AbsolutePercpu, Layout::Relative, Layout::PlaceRelative, Layout::Absolute];
+pub const LAYOUTS: [Layout; 3] = [Layout::AbsolutePercpu, Layout::Relative, Layout::PlaceRelative];
 
 /// Symbols of a made-up kernel: address, type, name. One has a name of 300 bytes.
 pub fn symbols(layout: Layout) -> Vec<(u64, char, String)> {
@@ -134,10 +132,6 @@ pub fn kallsyms(layout: Layout) -> (Vec<u8>, String) {
             let start = (at - IMAGE) as usize;
             let bytes = offsets(&|i, a| a.wrapping_sub(at + 4 * i as u64) as i64);
             image[start..start + bytes.len()].copy_from_slice(&bytes);
-        }
-        Layout::Absolute => {
-            let all: Vec<u8> = symbols.iter().flat_map(|(a, ..)| a.to_le_bytes()).collect();
-            put("addresses", &all);
         }
     }
     image.resize(image.len() + 4096, 0);

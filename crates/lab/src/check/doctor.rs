@@ -2,31 +2,15 @@
 //! `doctor --vm`, which reads a guest's memory, reports the same as the guest's own kernel: its
 //! log, `/proc` and `/sys`.
 
-use super::guest_setup::{GuestSetup, few_cpus};
-use super::load::Spinner;
+use super::guest_setup::GuestSetup;
 use super::{Check, Finding};
-use crate::limit::scaled;
-use crate::vm::Vm;
-use anyhow::{Context as _, Result, anyhow};
-use reprieve_init::protocol::{Command, Workload};
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
 
 /// The whole log on the console, and some settings that are not the defaults: `doctor` must show
 /// these values.
 const ARGS: &str = "loglevel=8 nohz_full=1 rcutree.jiffies_till_first_fqs=0";
-
-/// How long it may take until some time is stolen from a vCPU that competes for its CPU.
-const STEAL_LIMIT: Duration = Duration::from_secs(60);
-
-/// Lines in the log of a guest that uses features of KVM.
-const LOGGED: [(&str, &str); 4] = [
-    ("KVM found", "Hypervisor detected: KVM"),
-    ("PV unhalt", "PV spinlocks enabled"),
-    ("PV yield", "setup PV sched yield"),
-    ("PV TLB flush", "KVM setup pv remote TLB flush"),
-];
 
 /// The verdict of this program's `doctor --vm` on VM `pid`.
 fn examine(pid: u32) -> Result<Value> {
@@ -66,17 +50,6 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     let tracked = if tracked.trim() == "1" { "in use" } else { "not in use" };
     claim("context tracking", json!(shown("nohz_full")), json!(tracked));
 
-    let checks = report["checks"].as_array().cloned().unwrap_or_default();
-    let used =
-        |name: &str| checks.iter().find(|c| c["name"] == name).map(|c| &c["present"]).cloned();
-    if setup.on_kvm() {
-        for (name, line) in LOGGED {
-            claim(name, json!(used(name)), json!(log.contains(line)));
-        }
-        claim("steal time", json!(used("steal time")), json!(is_stolen_from(setup, &mut vm)?));
-    } else {
-        claim("paravirtualization", json!(checks.len()), json!(0));
-    }
     vm.shut_down(setup.cancel);
 
     let mut text = String::new();
@@ -90,24 +63,4 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         .map(|(what, doctor, guest)| json!({ "what": what, "doctor": doctor, "guest": guest }))
         .collect();
     Ok(Finding::new(Check::Doctor, passed, text, json!({ "claims": all })))
-}
-
-/// Whether the guest sees stolen time while its CPU is shared.
-fn is_stolen_from(setup: &GuestSetup, vm: &mut Vm) -> Result<bool> {
-    let cpu = few_cpus()[0];
-    vm.threads().pin(&[vec![cpu], vec![cpu]], &[])?;
-    let _spinner = Spinner::start(cpu)?;
-    setup.prepare(vm, Workload::Hog { threads: 2 }, None)?;
-    setup.call(vm, &Command::Start)?;
-    let start = Instant::now();
-    while start.elapsed() < scaled(STEAL_LIMIT) {
-        let stat = setup.read(vm, "/proc/stat")?;
-        let all = stat.lines().next().unwrap_or_default();
-        let steal = all.split_ascii_whitespace().nth(8);
-        if steal.ok_or_else(|| anyhow!("/proc/stat: {all:?}"))? != "0" {
-            return Ok(true);
-        }
-        setup.sleep(Duration::from_millis(500))?;
-    }
-    Ok(false)
 }

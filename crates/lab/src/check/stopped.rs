@@ -52,7 +52,7 @@ const GUEST_LIMIT: Duration = Duration::from_secs(120);
 
 /// A grace period in progress that waits for the reader, as `watch` names it.
 struct Named {
-    seq: u64,
+    seq: i64,
     age: Duration,
     function: String,
     task: String,
@@ -89,7 +89,7 @@ fn hit(seen: &Seen) -> bool {
 }
 
 /// The grace period in progress that waits for the reader: its number and age.
-fn held_up(seen: &Seen, now_ns: u64) -> Option<(u64, Duration)> {
+fn held_up(seen: &Seen, now_ns: u64) -> Option<(i64, Duration)> {
     let current = seen.grace.as_ref()?.current.as_ref()?;
     let age = Duration::from_nanos(now_ns.saturating_sub(current.began_ns));
     current.owing.contains(&READER).then_some((current.seq, age))
@@ -222,7 +222,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
 }
 
 /// `last`: the grace period that waited for the vCPU when it had been stopped for [`STOPPED`].
-fn judged(tries: u32, first: &First, last: Option<(u64, Duration)>) -> Finding {
+fn judged(tries: u32, first: &First, last: Option<(i64, Duration)>) -> Finding {
     let First { looks, after, named } = first;
     // Still the same grace period, older by the time that passed, and still waiting for this vCPU.
     let grew = last.is_some_and(|(seq, age)| seq == named.seq && age + *after >= STOPPED);

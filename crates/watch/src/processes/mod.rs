@@ -162,18 +162,11 @@ impl Processes {
             .map(|(pid, _, descriptor)| (pid, descriptor))
             .collect();
         all.sort_unstable();
-        let (mut left, mut domains, mut others) = (TOTAL, DOMAINS, all.len());
-        let view = |(pid, descriptor)| {
-            // An equal share of what those before have left: nobody can use up all.
-            let share = (left / others).min(BUDGET);
-            let mut reader = Reader::new(pid, share);
-            let shown = (domains / others).clamp(1, SHOWN);
-            let process = view(pid, &mut reader, descriptor, shown);
-            left -= share - reader.left();
-            domains -= process.as_ref().map_or(0, |process| process.domains.len()).min(domains);
-            others -= 1;
-            process
-        };
+        // Equal shares: nobody can use up all.
+        let processes = all.len().max(1);
+        let (share, shown) =
+            ((TOTAL / processes).min(BUDGET), (DOMAINS / processes).clamp(1, SHOWN));
+        let view = |(pid, descriptor)| view(pid, &mut Reader::new(pid, share), descriptor, shown);
         all.into_iter().filter_map(view).collect()
     }
 }

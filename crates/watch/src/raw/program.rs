@@ -7,12 +7,10 @@ use super::skeleton::{WatchSkel, WatchSkelBuilder};
 use super::{constants, types};
 use crate::error::Error;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{
-    Link, MapCore, MapFlags, MapHandle, OpenObject, ProgramInput, RingBufferBuilder, libbpf_sys,
-};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject, ProgramInput, RingBufferBuilder};
 use std::io;
 use std::mem::{MaybeUninit, offset_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
 
 /// Settings that are fixed when the program is loaded.
@@ -163,41 +161,6 @@ impl Program {
             let _ = buffer.consume();
         }
     }
-
-    /// Time in all programs and their runs, by the kernel's count; `None` where it does not count.
-    pub fn kernel_statistics(&self) -> Option<(u64, u64)> {
-        let programs = &self.skel.progs;
-        let programs = [&programs.switched, &programs.woke, &programs.ticked].map(|of| of.as_fd());
-        let mut sum = (0, 0);
-        for program in programs {
-            let mut info = libbpf_sys::bpf_prog_info::default();
-            let mut length = size_of_val(&info) as u32;
-            // SAFETY: the length is that of the structure, which is plain.
-            let failed = unsafe {
-                libbpf_sys::bpf_obj_get_info_by_fd(
-                    program.as_raw_fd(),
-                    (&raw mut info).cast(),
-                    &raw mut length,
-                )
-            };
-            if failed != 0 {
-                return None;
-            }
-            sum = (sum.0 + info.run_time_ns, sum.1 + info.run_cnt);
-        }
-        Some(sum)
-    }
-}
-
-/// Has the kernel count the run time of eBPF programs for as long as the descriptor lives.
-pub fn count_run_time() -> io::Result<OwnedFd> {
-    // SAFETY: no memory is passed.
-    let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
-    if fd < 0 {
-        return Err(io::Error::from_raw_os_error(-fd));
-    }
-    // SAFETY: a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Room for a loaded object: a pointer, which is not freed.

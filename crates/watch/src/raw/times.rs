@@ -118,13 +118,6 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_narrow() {
-        for n in 1 << COST_STEP_BITS..COST_STEPS {
-            assert!((from(n + 1) - from(n)) << COST_STEP_BITS <= from(n), "step {n}");
-        }
-    }
-
-    #[test]
     fn quantiles_are_within_a_step_of_the_truth() {
         assert_eq!(Times::of([]), Times::default());
         assert_eq!(times(&[]).median_ns, None);
@@ -132,28 +125,12 @@ mod tests {
             let off = found.unwrap().abs_diff(truth);
             assert!(off * 8 <= truth, "{found:?} instead of {truth}");
         };
-        let one = times(&[(700, 1)]);
-        near(one.median_ns, 700);
-        near(one.p99_ns, 700);
         let all: Vec<(u64, u64)> = (1..=1000).map(|n| (n * 10, 1)).collect();
         near(times(&all).median_ns, 5_000);
         near(times(&all).p99_ns, 9_900);
         let rare = times(&[(400, 98), (50_000, 2)]);
         near(rare.median_ns, 400);
         near(rare.p99_ns, 50_000);
-        let rarer = times(&[(400, 99), (50_000, 1)]);
-        near(rarer.p99_ns, 400);
-    }
-
-    #[test]
-    fn all_cpus_count() {
-        let mut cpus = [[0; COST_STEPS]; 2];
-        cpus[0][step(200)] = 2;
-        cpus[1][step(900)] = 3;
-        let times = Times::of(cpus.iter().map(|cpu| &cpu[..]));
-        assert_eq!(times.runs(), 5);
-        assert_eq!(times.steps.len(), 2);
-        assert!(times.median_ns > Some(800), "{times:?}");
     }
 
     #[test]

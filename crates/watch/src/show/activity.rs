@@ -4,11 +4,11 @@
 //! A preemption enters the totals when it ends, so a vCPU that has been off its CPU for a minute
 //! would show as idle for that minute. Here the one in progress is added to each snapshot before
 //! the two are subtracted: `off(t) = total(t) + in progress at t`. That function counts each
-//! nanosecond once, when it passes. The same goes for halts. It falls where the program noticed
+//! nanosecond once, when it passes. It falls where the program noticed
 //! late that a vCPU had come or gone, by the time until then: at most a tick of the host. Then the
 //! difference is zero.
 
-use super::histogram::{add, count, difference};
+use super::histogram::{count, difference};
 use crate::model::{Class, Histogram, Snapshot, Taker, Vcpu, VcpuNow, VmSnapshot};
 
 /// The activity of a vCPU, or the sum over those of a VM, in an interval.
@@ -24,10 +24,7 @@ pub struct Activity {
     /// took.
     pub readers: u64,
     pub readers_ns: u64,
-    /// All preemptions that ended, by how long they took.
-    pub off_cpu: Histogram,
     pub on_ns: u64,
-    pub halted_ns: u64,
     /// Time for which it waited for a CPU after wake-ups.
     pub woken_ns: u64,
     /// Time off the CPU of preemptions that ended and began because a quota of CPU
@@ -88,7 +85,6 @@ impl Activity {
             *mine = earlier.max(*mine);
         }
         self.on_ns = self.on_ns.max(earlier.on_ns);
-        self.halted_ns = self.halted_ns.max(earlier.halted_ns);
         self.woken_ns = self.woken_ns.max(earlier.woken_ns);
         self.throttled_ns = self.throttled_ns.max(earlier.throttled_ns);
     }
@@ -103,9 +99,7 @@ impl Activity {
         }
         self.readers += other.readers;
         self.readers_ns += other.readers_ns;
-        add(&mut self.off_cpu, &other.off_cpu);
         self.on_ns += other.on_ns;
-        self.halted_ns += other.halted_ns;
         self.woken_ns += other.woken_ns;
         self.throttled_ns += other.throttled_ns;
     }
@@ -120,9 +114,7 @@ impl Activity {
             off_ns: std::array::from_fn(|i| self.off_ns[i].saturating_sub(earlier.off_ns[i])),
             readers: self.readers.saturating_sub(earlier.readers),
             readers_ns: self.readers_ns.saturating_sub(earlier.readers_ns),
-            off_cpu: difference(&self.off_cpu, &earlier.off_cpu),
             on_ns: self.on_ns.saturating_sub(earlier.on_ns),
-            halted_ns: self.halted_ns.saturating_sub(earlier.halted_ns),
             woken_ns: self.woken_ns.saturating_sub(earlier.woken_ns),
             throttled_ns: self.throttled_ns.saturating_sub(earlier.throttled_ns),
         }
@@ -136,15 +128,13 @@ fn share(part: u64, whole: u64) -> Option<f64> {
 /// Totals of `vcpu` at `now`, with what is in progress.
 pub(super) fn vcpu_totals(vcpu: &Vcpu, now: u64) -> Activity {
     let mut all = Activity { elapsed_ns: now, on_ns: vcpu.on_cpu_ns, ..Activity::default() };
-    (all.halted_ns, all.woken_ns) = (vcpu.blocks.total_ns, vcpu.wakes.total_ns);
-    all.throttled_ns = vcpu.throttled_ns;
+    (all.woken_ns, all.throttled_ns) = (vcpu.wakes.total_ns, vcpu.throttled_ns);
     for preemptions in &vcpu.preemptions {
         let class = position(preemptions.class);
         all.preemptions[class] += count(&preemptions.off_cpu);
         all.off_ns[class] += preemptions.off_cpu.total_ns;
         all.readers += preemptions.readers;
         all.readers_ns += preemptions.readers_off_cpu_ns;
-        add(&mut all.off_cpu, &preemptions.off_cpu);
     }
     match &vcpu.now {
         VcpuNow::Preempted { since_ns, class, throttled, .. } => {
@@ -152,13 +142,9 @@ pub(super) fn vcpu_totals(vcpu: &Vcpu, now: u64) -> Activity {
             all.off_ns[position(*class)] += away;
             all.throttled_ns += if *throttled { away } else { 0 };
         }
-        VcpuNow::Ready { since_ns, halted_ns } => {
-            all.woken_ns += now.saturating_sub(*since_ns);
-            all.halted_ns += since_ns.saturating_sub(*halted_ns);
-        }
-        VcpuNow::Halted { since_ns } => all.halted_ns += now.saturating_sub(*since_ns),
+        VcpuNow::Ready { since_ns, .. } => all.woken_ns += now.saturating_sub(*since_ns),
         // The stay on the CPU is in the total already.
-        VcpuNow::Running { .. } | VcpuNow::Unseen => (),
+        VcpuNow::Running { .. } | VcpuNow::Halted { .. } | VcpuNow::Unseen => (),
     }
     all
 }
@@ -200,16 +186,6 @@ impl VmActivity {
             one.elapsed_ns = elapsed_ns;
             activity.all.add(&one);
             activity.vcpus.push(one);
-        }
-        if let Some(former) = &vm.former {
-            let mut old = Activity::default();
-            if let Some((before, time)) = before {
-                let there =
-                    |v: &Vcpu| vm.vcpus.iter().any(|n| (n.index, n.tid) == (v.index, v.tid));
-                let gone = before.vcpus.iter().filter(|v| !there(v));
-                gone.chain(&before.former).for_each(|v| old.add(&vcpu_totals(v, time)));
-            }
-            activity.all.add(&vcpu_totals(former, now).since(&old));
         }
         activity.takers = vm.takers.clone();
         for taker in &mut activity.takers {
@@ -297,24 +273,6 @@ mod tests {
     }
 
     #[test]
-    fn what_a_vcpu_did_before_it_was_taken_out_counts() {
-        let (mut stays, mut goes, mut former) = (vcpu(0), vcpu(1), vcpu(0));
-        (stays.on_cpu_ns, goes.on_cpu_ns) = (100 * MS, 200 * MS);
-        let first = snapshot(1000 * MS, vec![vm(1, "a", vec![stays.clone(), goes])]);
-        (stays.on_cpu_ns, former.on_cpu_ns) = (110 * MS, 230 * MS);
-        let mut later = vm(1, "a", vec![stays]);
-        later.former = Some(former);
-        let second = snapshot(2000 * MS, vec![later.clone()]);
-        let third = snapshot(3000 * MS, vec![later]);
-        let on_ns = |earlier, later: &Snapshot| {
-            VmActivity::between(earlier, later.time_ns, &later.vms[0]).all.on_ns
-        };
-        assert_eq!(on_ns(Some(&first), &second), 40 * MS);
-        assert_eq!(on_ns(Some(&second), &third), 0);
-        assert_eq!(on_ns(None, &second), 340 * MS);
-    }
-
-    #[test]
     fn a_reused_pid_is_another_vm() {
         let mut old = vcpu(0);
         (old.on_cpu_ns, old.blocks) = (900 * MS, histogram(&[MS, MS]));
@@ -353,6 +311,6 @@ mod tests {
         (one.on_cpu_ns, one.now) = (896 * MS, VcpuNow::Halted { since_ns: 996 * MS });
         let second = snapshot(2000 * MS, vec![vm(1, "a", vec![one])]);
         let seen = VmActivity::between(Some(&first), second.time_ns, &second.vms[0]);
-        assert_eq!((seen.all.on_ns, seen.all.halted_ns), (0, 1004 * MS));
+        assert_eq!(seen.all.on_ns, 0);
     }
 }

@@ -23,14 +23,7 @@ pub fn vcpu(index: u32) -> Vcpu {
 }
 
 pub fn preempted(since_ns: u64, class: Class) -> VcpuNow {
-    VcpuNow::Preempted {
-        since_ns,
-        class,
-        reader: false,
-        at: Location::default(),
-        throttled: false,
-        taker: None,
-    }
+    VcpuNow::Preempted { since_ns, class, reader: false, at: Location::default(), throttled: false }
 }
 
 pub fn vm(pid: u32, name: &str, vcpus: Vec<Vcpu>) -> VmSnapshot {
@@ -79,7 +72,6 @@ pub fn busy(seconds: u64) -> Snapshot {
             function: Some("__d_lookup_rcu+0x42".into()),
         },
         throttled: false,
-        taker: Some(4712),
     };
     first.preemptions = vec![
         preemptions(Class::User, 3, 40, 0),
@@ -149,7 +141,6 @@ pub fn busy(seconds: u64) -> Snapshot {
         switches: 5_000 * seconds,
         switch_ns: 3_000_000 * seconds,
         switch_median_ns: Some(540),
-        bpf_ns: Some(4_000_000 * seconds),
         process_ns: 6_000_000 * seconds,
         lost: 0,
     };

@@ -67,8 +67,8 @@ pub fn optional(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
 
 /// The grace period that a `gp_seq` belongs to: its two lowest bits are a state. Kernels start to
 /// count below zero.
-pub fn grace_period(seq: u64) -> String {
-    match seq as i64 >> 2 {
+pub fn grace_period(seq: i64) -> String {
+    match seq >> 2 {
         number @ 0.. => number.to_string(),
         _ => "of the guest's start".into(),
     }
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn grace_periods_count_from_below_zero() {
         assert_eq!(grace_period(4241), "1060");
-        assert_eq!(grace_period((-1199i64) as u64), "of the guest's start");
+        assert_eq!(grace_period(-1199), "of the guest's start");
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! [`States`] turns events into slices. From lost events on it claims nothing about a vCPU until
 //! the next event about that vCPU.
 
-use super::recording::{self, Reader, Record};
+use super::recording::{self, Line, Reader};
 use super::text::{NONE, grace_period, location, plain};
 use crate::model::{Event, Location, Snapshot, VcpuNow, VmSnapshot, VmState};
 use serde_json::{Value, json};
@@ -45,11 +45,11 @@ pub fn write(file: &Path, mut out: impl Write) -> Result<bool, Error> {
     };
     for record in reader.by_ref() {
         match record? {
-            Record::Event(event) => {
+            Line::Event(event) => {
                 events += 1;
                 states.event(event);
             }
-            Record::Snapshot(snapshot) => states.snapshot(&snapshot),
+            Line::Snapshot(snapshot) => states.snapshot(&snapshot),
         }
         write(&mut states.trace)?;
     }

@@ -65,7 +65,7 @@ impl Events {
 }
 
 fn translate(event: &types::event, machine: Option<&Machine>) -> Option<Event> {
-    let (time_ns, pid, vcpu, seq) = (event.time, event.tgid, event.vcpu, event.seq);
+    let (time_ns, pid, vcpu, seq) = (event.time, event.tgid, event.vcpu, event.seq as i64);
     Some(match event.kind {
         Kind::EVENT_ON => {
             let preempted = u32::from(event.class) < types::class::CLASSES.0;

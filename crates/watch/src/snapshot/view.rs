@@ -11,7 +11,7 @@ use crate::raw::types;
 use crate::vms::machine::{Attached, Kvm, Machine, Vcpu as MachineVcpu};
 use crate::vms::slots::woken;
 use reprieve_guest::Guest;
-use reprieve_guest::vmm::{Accel, Kind};
+use reprieve_guest::vmm::Accel;
 use std::collections::HashMap;
 
 const _: () = assert!(Histogram::BUCKETS == BUCKETS, "the program's histograms are shown whole");
@@ -20,11 +20,9 @@ const _: () = assert!(Histogram::BUCKETS == BUCKETS, "the program's histograms a
 pub fn vm(machine: &Machine, entries: &[types::vcpu], kvm: &Kvm, now: u64) -> VmSnapshot {
     let attached = machine.attached();
     let guest = attached.map(|a| &*a.guest);
-    let kind = machine.vm.as_ref().map(|vm| match vm.kind {
-        Kind::Qemu(Accel::Kvm) => "qemu-kvm",
-        Kind::Qemu(Accel::Tcg) => "qemu-tcg",
-        Kind::Other(program) => program,
-        _ => "unknown",
+    let kind = machine.vm.as_ref().map(|vm| match vm.accel {
+        Accel::Kvm => "qemu-kvm",
+        Accel::Tcg => "qemu-tcg",
     });
     VmSnapshot {
         pid: machine.key.pid,
@@ -40,7 +38,6 @@ pub fn vm(machine: &Machine, entries: &[types::vcpu], kvm: &Kvm, now: u64) -> Vm
             .zip(entries)
             .map(|(v, entry)| vcpu(v.index, v.slot.tid(), entry, guest, now))
             .collect(),
-        former: machine.former.as_deref().map(|sum| vcpu(0, 0, sum, guest, now)),
         grace: attached.and_then(|attached| grace(machine, attached, now)),
         tracks_user: attached.is_some_and(Attached::tracks_user),
         held: None,
@@ -71,7 +68,6 @@ fn vcpu(index: u32, tid: u32, entry: &types::vcpu, guest: Option<&Guest>, now: u
                 reader: entry.reader != 0,
                 at,
                 throttled: entry.throttled != 0,
-                taker: (entry.throttled == 0 && entry.successor != 0).then_some(entry.successor),
             }
         }
         types::doing::DOING_BLOCKED => match woken(entry) {
@@ -159,7 +155,7 @@ fn grace(machine: &Machine, attached: &Attached, now: u64) -> Option<Grace> {
         } else if entry.seq != NO_SEQ && entry.seq >> 2 == owing.seq >> 2 {
             // The grace period began before the guest was watched: only the guest's own clock gives
             // its age.
-            let age = rcu.grace_period().ok().and_then(|g| g.age).unwrap_or_default();
+            let age = rcu.age().ok().flatten().unwrap_or_default();
             let age = u64::try_from(age.as_nanos()).unwrap_or(0);
             (attached.since_ns.min(now.saturating_sub(age)), true)
         } else {
@@ -171,10 +167,7 @@ fn grace(machine: &Machine, attached: &Attached, now: u64) -> Option<Grace> {
         // When the guest's scheduler preempts a reader, the reader's CPU has reported. If the
         // reader runs again, the grace period waits for the CPU that runs it.
         let mut blocked_readers = Vec::new();
-        let task = |v: &MachineVcpu| {
-            let view = attached.guest.vcpu(v.cpu?).ok()?;
-            Some((view.current_task_address().ok()?, v.index))
-        };
+        let task = |v: &MachineVcpu| Some((attached.guest.current_task(v.cpu?).ok()?, v.index));
         let blocked = !owing.blocked.is_empty();
         let running: HashMap<u64, u32> =
             machine.vcpus.iter().filter(|_| blocked).filter_map(task).collect();
@@ -190,7 +183,13 @@ fn grace(machine: &Machine, attached: &Attached, now: u64) -> Option<Grace> {
             }
         }
         owed.sort_unstable();
-        CurrentGrace { seq: owing.seq, began_ns, began_earlier, owing: owed, blocked_readers }
+        CurrentGrace {
+            seq: owing.seq as i64,
+            began_ns,
+            began_earlier,
+            owing: owed,
+            blocked_readers,
+        }
     });
     Some(Grace { durations: histogram(&entry.graces), unseen: entry.unseen, current })
 }

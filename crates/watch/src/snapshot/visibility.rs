@@ -4,17 +4,17 @@
 
 use crate::raw::constants::MAX_SEGMENTS;
 use crate::vms::machine::{Kvm, Machine, SEARCH_REMARK, Vcpu};
-use reprieve_guest::vmm::{Accel, Kind};
+use reprieve_guest::vmm::Accel;
 
 /// The parts of `machine` that cannot be seen.
 pub fn restrictions(machine: &Machine, kvm: &Kvm) -> Vec<String> {
     let mut restrictions: Vec<String> = machine.trouble.iter().cloned().collect();
     let Some(vm) = &machine.vm else { return restrictions };
-    match (vm.kind, kvm) {
-        (Kind::Qemu(Accel::Kvm), Kvm::Hidden(why)) => {
+    match (vm.accel, kvm) {
+        (Accel::Kvm, Kvm::Hidden(why)) => {
             restrictions.push(format!("{why}: user mode and disabled interrupts count as kernel"))
         }
-        (Kind::Qemu(Accel::Kvm), Kvm::Vmx) => restrictions.push(
+        (Accel::Kvm, Kvm::Vmx) => restrictions.push(
             "Intel's KVM keeps the interrupt flag to itself: disabled interrupts count as kernel"
                 .into(),
         ),

@@ -2,22 +2,21 @@
 //! The discovery thread. It maintains the list of VMs: finds new ones, attaches to their guests,
 //! notices reboots, pauses and ends.
 //!
-//! Steps that may take long or hang (asking a VMM, searching a guest's memory) run in a thread per
-//! VM, a few at a time, so that a bad VM can only delay attempts to attach to others. Two more
-//! threads read the command lines of all processes and look for VMs' regions: both are memory of a
-//! process, which may be a file on a file system that does not answer, and then a read takes until
-//! this process ends. Results come back as messages; only the discovery thread changes the list.
-//! When it ends, it does not wait for threads that hang: such a thread has only `/proc` files open,
-//! and its message is dropped.
+//! Steps that may take long or hang (searching a guest's memory) run in a thread per VM, a few at a
+//! time, so that a bad VM can only delay attempts to attach to others. One more thread reads the
+//! command lines of all processes: they are memory of a process, which may be a file on a file
+//! system that does not answer, and then a read takes until this process ends. Results come back as
+//! messages; only the discovery thread changes the list. When it ends, it does not wait for threads
+//! that hang: such a thread has only `/proc` files open, and its message is dropped.
 
 use super::finder::{self, Finder, Key};
-use super::machine::{Attached, Kvm, Machine};
+use super::machine::{Attached, Check, Kvm, Machine};
 use super::slots::Slots;
 use crate::cgroup;
 use crate::options::Which;
 use crate::raw::clock;
 use crate::region::Region;
-use reprieve_guest::{Error, Guest, Liveness, Options, vmm};
+use reprieve_guest::{Error, Guest, Options, vmm};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -27,8 +26,7 @@ use std::time::{Duration, Instant};
 
 /// Attempts to attach that run at the same time.
 const ATTEMPTS: usize = 4;
-/// Attempts that may be repetitions or searches for another kernel: no guest keeps new ones
-/// waiting.
+/// Attempts that may be repetitions: no guest keeps new ones waiting.
 const REPETITIONS: usize = ATTEMPTS - 1;
 /// Time between two looks at attempts and searches in progress.
 const HURRY: Duration = Duration::from_millis(50);
@@ -54,48 +52,14 @@ impl Machines {
 enum Message {
     /// The VMMs that run and were not known.
     Found(Vec<(Key, Option<String>)>),
-    /// The VM's region was looked for, for that long.
-    Region(Key, Option<Region>, Duration),
-    /// The VMM has answered.
-    Described(Key, vmm::Vm, Sender<bool>),
+    /// The VMM was looked at.
+    Described(Key, vmm::Vm, Option<Region>, Sender<bool>),
     /// With the CPU time that it took.
     Attached(Key, Box<Attached>, Duration),
     Failed(Key, Error, Duration),
-    /// The VMM was asked, and nothing has changed.
+    /// The VMM was looked at, and nothing has changed.
     Settled(Key),
-    /// Another kernel was looked for in the guest's memory, and found or not.
-    Searched(Key, Arc<Guest>, bool, Duration),
     Stop,
-}
-
-/// A thread that answers one request at a time, and that nobody waits for.
-struct Helper<T> {
-    requests: Sender<T>,
-    /// An answer is awaited.
-    busy: bool,
-}
-
-impl<T: Send + 'static> Helper<T> {
-    /// `answer` gives each request's answer.
-    fn start(
-        name: &str,
-        messages: &Sender<Message>,
-        mut answer: impl FnMut(T) -> Message + Send + 'static,
-    ) -> std::io::Result<Helper<T>> {
-        let ((requests, inbox), messages) = (channel(), messages.clone());
-        // Ends when the requests are closed.
-        let run = move || {
-            for request in inbox {
-                let _ = messages.send(answer(request));
-            }
-        };
-        std::thread::Builder::new().name(name.into()).spawn(run)?;
-        Ok(Helper { requests, busy: false })
-    }
-
-    fn ask(&mut self, request: T) {
-        self.busy = self.requests.send(request).is_ok();
-    }
 }
 
 /// Ends the thread when dropped, and waits for it, unless it hangs.
@@ -117,22 +81,24 @@ impl DiscoveryThread {
     ) -> std::io::Result<DiscoveryThread> {
         let ((messages, inbox), (end, ended)) = (channel(), channel());
         let (own, stop) = (messages.clone(), Arc::new(AtomicBool::new(false)));
-        let mut finder = Finder::default();
-        let find =
-            move |known: HashSet<u32>| Message::Found(finder.find(|pid| known.contains(&pid)));
-        let look = |key: Key| {
-            let start = Instant::now();
-            let found = Region::find(key.pid);
-            Message::Region(key, found, start.elapsed())
+        let (find, requests) = channel::<HashSet<u32>>();
+        let found = messages.clone();
+        // Nobody waits for this thread. It ends when the requests are closed.
+        let answer = move || {
+            let mut finder = Finder::default();
+            for known in requests {
+                let _ = found.send(Message::Found(finder.find(|pid| known.contains(&pid))));
+            }
         };
+        std::thread::Builder::new().name("watch-finder".into()).spawn(answer)?;
         let mut state = State {
             machines,
             slots,
             kvm,
             which,
             interval,
-            finder: Helper::start("watch-finder", &messages, find)?,
-            regions: Helper::start("watch-regions", &messages, look)?,
+            find,
+            finding: false,
             room_for_guests: room_for_guests(),
             messages: own,
             stop: stop.clone(),
@@ -167,8 +133,9 @@ struct State {
     kvm: Kvm,
     which: Which,
     interval: Duration,
-    finder: Helper<HashSet<u32>>,
-    regions: Helper<Key>,
+    find: Sender<HashSet<u32>>,
+    /// An answer to that is awaited.
+    finding: bool,
     /// Bytes for what is kept of guests.
     room_for_guests: usize,
     messages: Sender<Message>,
@@ -199,45 +166,26 @@ impl State {
         let mut machines = self.machines.lock();
         let over = |m: &Machine| m.ended().is_some_and(|at| at.elapsed() >= FAREWELL);
         machines.retain(|_, machine| !over(machine));
-        if !self.finder.busy {
+        if !self.finding {
             let run = machines.values().filter(|machine| machine.runs());
-            self.finder.ask(run.map(|machine| machine.key.pid).collect());
+            self.finding = self.find.send(run.map(|machine| machine.key.pid).collect()).is_ok();
         }
     }
 
     fn tend(&mut self) {
-        let (mut looks, mut guests) = (Vec::new(), Vec::new());
-        let mut machines = self.machines.lock();
-        let vms = machines.len();
-        for machine in machines.values_mut() {
-            looks.extend(machine.tend(vms).map(|look| (machine.key, look)));
+        let mut guests = Vec::new();
+        for machine in self.machines.lock().values_mut() {
+            machine.tend();
             guests.extend(machine.to_check().map(|guest| (machine.key, guest)));
         }
-        drop(machines);
-        // Without the lock, because the VMM may be asked and be slow.
-        for (key, look) in looks {
-            if self.stop.load(Ordering::Relaxed) {
-                return;
-            }
-            let start = Instant::now();
-            let changed = look.changed();
-            let took = start.elapsed();
-            let mut machines = self.machines.lock();
-            let vms = machines.len();
-            if let Some(machine) = machines.get_mut(&key) {
-                machine.looked(&look, changed, took, vms);
-            }
-        }
+        // Without the lock, because reads may be slow.
         for (key, guest) in guests {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
             let start = Instant::now();
-            let found = guest.alive();
+            let found = Check::of(&guest);
             let took = start.elapsed();
-            if matches!(found, Ok(Liveness::Doubtful)) {
-                self.look_for_another_kernel(key, &guest);
-            }
             let mut machines = self.machines.lock();
             let vms = machines.len();
             if let Some(machine) = machines.get_mut(&key) {
@@ -248,40 +196,11 @@ impl State {
         keep_within(&mut self.machines.lock(), self.room_for_guests);
     }
 
-    /// In a thread, since all of the guest's memory may have to be searched.
-    fn look_for_another_kernel(&mut self, key: Key, guest: &Arc<Guest>) {
-        let mut machines = self.machines.lock();
-        let Some(machine) = machines.get_mut(&key) else { return };
-        if self.attempts.len() >= REPETITIONS || !machine.attempts.begin(Instant::now()) {
-            return;
-        }
-        let (searched, messages, stop) = (guest.clone(), self.messages.clone(), self.stop.clone());
-        let search = move || {
-            // A guest can ask for this again and again.
-            let options = Options { stop: Some(&stop), resident_only: true, ..Options::default() };
-            let replaced = searched.is_replaced(&options);
-            let took = cpu_time(&options);
-            let _ = messages.send(Message::Searched(key, searched, replaced, took));
-        };
-        match std::thread::Builder::new().name("watch-attach".into()).spawn(search) {
-            Ok(thread) => self.attempts.push(thread),
-            // The next check doubts the guest again.
-            Err(_) => machine.attempts.end(),
-        }
-    }
-
     /// Begins attempts that are due; returns whether an attempt or a search is in progress.
     fn hurry(&mut self) -> bool {
         self.attempts.retain(|attempt| !attempt.is_finished());
         let mut hurried = false;
         let mut machines = self.machines.lock();
-        if !self.regions.busy {
-            // The one that has waited for longest.
-            let due = machines.values().filter_map(|m| Some((m.region_due()?, m.key)));
-            if let Some((_, key)) = due.min() {
-                self.regions.ask(key);
-            }
-        }
         // VMs that have waited for longest come first: none keeps others from being attached for
         // good.
         let now = Instant::now();
@@ -318,7 +237,7 @@ impl State {
         let mut machines = self.machines.lock();
         match message {
             Message::Found(found) => {
-                self.finder.busy = false;
+                self.finding = false;
                 for (key, name) in found {
                     if self.which.wants(key.pid, name.as_deref()) {
                         // A VM with that process ID has ended, and is not shown beside this one.
@@ -327,19 +246,13 @@ impl State {
                     }
                 }
             }
-            Message::Region(key, region, took) => {
-                self.regions.busy = false;
-                let vms = machines.len();
-                if let Some(machine) = machines.get_mut(&key) {
-                    machine.set_region(region, took, vms);
-                }
-            }
-            Message::Described(key, vm, go_on) => {
+            Message::Described(key, vm, region, go_on) => {
                 let Some(machine) = machines.get_mut(&key) else { return };
                 let current = machine.is_current(&vm);
                 if !current {
                     machine.described(&self.slots, &self.kvm, vm);
                 }
+                machine.set_region(region);
                 // Without an entry, nothing would be done for it with what is found in the guest.
                 let _ = go_on.send(!current && machine.index().is_some());
             }
@@ -361,15 +274,6 @@ impl State {
             Message::Settled(key) => {
                 if let Some(machine) = machines.get_mut(&key) {
                     machine.settle();
-                }
-            }
-            Message::Searched(key, guest, replaced, took) => {
-                let others = resting(&machines, now);
-                if let Some(machine) = machines.get_mut(&key) {
-                    machine.attempts.searched(took, others, now, replaced);
-                    if replaced {
-                        machine.replaced(&guest);
-                    }
                 }
             }
             Message::Stop => {}
@@ -420,7 +324,8 @@ fn attempt_to_attach(key: Key, resident_only: bool, messages: &Sender<Message>, 
         }
     };
     let (answer, go_on) = channel();
-    let _ = messages.send(Message::Described(key, vm.clone(), answer));
+    let region = Region::find(key.pid);
+    let _ = messages.send(Message::Described(key, vm.clone(), region, answer));
     // Closed when the discovery thread ends.
     let result = match go_on.recv() {
         Ok(true) => match Guest::attach_with(&vm, &options).and_then(Attached::new) {

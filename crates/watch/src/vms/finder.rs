@@ -4,8 +4,8 @@
 //! A process that was just forked may still start a VMM's program. So a new process is inspected at
 //! each look for a few seconds, and an old one only now and then.
 
-use reprieve_guest::vmm::process::Process;
-use reprieve_guest::vmm::{self, Vmm};
+use reprieve_guest::vmm::process::{self, Process};
+use reprieve_guest::vmm::{self, qemu};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -44,11 +44,10 @@ impl Finder {
                 others.insert(pid, (first, last));
                 continue;
             }
-            let process = Process::read(pid);
-            match process.and_then(|process| Some((kind_of(&process)?, process))) {
-                Some((kind, process)) => {
+            match Process::read(pid).filter(qemu::owns) {
+                Some(process) => {
                     let key = Key { pid, start_time: process.start_time };
-                    found.push((key, kind.name_of(&process)));
+                    found.push((key, qemu::name_of(&process)));
                 }
                 None => {
                     others.insert(pid, (first, now));
@@ -60,22 +59,18 @@ impl Finder {
     }
 }
 
-fn kind_of(process: &Process) -> Option<&'static dyn Vmm> {
-    vmm::kinds().iter().find(|kind| kind.owns(process)).map(|kind| *kind as &dyn Vmm)
-}
-
 /// The VM of a VMM found before. May wait for the VMM, for a bounded time.
 pub fn describe(key: Key) -> reprieve_guest::Result<vmm::Vm> {
     let pid = key.pid;
     let process = Process::read(pid).filter(|process| process.start_time == key.start_time);
-    match process.as_ref().and_then(|process| Some((kind_of(process)?, process))) {
-        Some((kind, process)) => kind.describe(process),
+    match process {
+        Some(process) if qemu::owns(&process) => qemu::describe(&process),
         // This process has no file descriptor left, say.
-        None if process.is_none() && !vmm::process::is_gone(pid, key.start_time) => {
+        None if !process::is_gone(pid, key.start_time) => {
             let reason = "its command line cannot be read".into();
             Err(reprieve_guest::Error::Layout { pid, reason })
         }
-        None => Err(reprieve_guest::Error::Gone { pid }),
+        _ => Err(reprieve_guest::Error::Gone { pid }),
     }
 }
 

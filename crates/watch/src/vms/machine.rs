@@ -12,19 +12,18 @@
 //! can be read. [`pace`](super::pace) tells when something is done again.
 
 use super::finder::Key;
-use super::pace::{Attempts, Chore, Reboots};
+use super::pace::{Attempts, rest};
 use super::qemu_registers;
-use super::slots::{Registers, Slots, VcpuSlot, VmSlot, add_former};
+use super::slots::{Registers, Slots, VcpuSlot, VmSlot};
 use super::stand_in::StandIn;
 use crate::model::VmState;
 use crate::raw::clock::now_ns;
 use crate::raw::types;
 use crate::region::Region;
 use reprieve_guest::vmm::process::Life;
-use reprieve_guest::vmm::{self, Accel, Kind};
+use reprieve_guest::vmm::{self, Accel, VcpuThread};
 use reprieve_guest::{BpfLayout, Error, Guest, Liveness};
 use reprieve_page::plain;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,8 +33,8 @@ const NAME_MAX: usize = 256;
 /// A VM without a kernel counts as starting for so long.
 const STARTING: Duration = Duration::from_secs(10);
 
-/// New threads are looked at this often at most: QEMU makes and ends helpers all the time.
-const THREADS_AGAIN: Duration = Duration::from_secs(5);
+/// A guest is left alone for no longer than this after a check: it may start anew meanwhile.
+const LONGEST_REST: Duration = Duration::from_secs(30);
 
 /// A search for QEMU's registers that takes longer than this is reported.
 pub const SEARCH_REMARK: Duration = Duration::from_secs(5);
@@ -63,14 +62,10 @@ pub struct Machine {
     pub vm: Option<vmm::Vm>,
     /// Dropped before the VM's own entry.
     pub vcpus: Vec<Vcpu>,
-    /// The counters of vCPUs that were taken out.
-    pub former: Option<Box<types::vcpu>>,
     slot: Option<VmSlot>,
     /// Where programs of the guest announce their sections.
     pub region: Option<Region>,
-    region_looks: Chore,
     pub attempts: Attempts,
-    reboots: Reboots,
     /// Its process is stopped (SIGSTOP).
     stopped: bool,
     /// A problem on the host's side.
@@ -103,11 +98,9 @@ struct Why(&'static str, String);
 struct Watched {
     attached: Attached,
     paused: bool,
-    checks: Chore,
-    looks: Chore,
-    /// Threads of the process that are no vCPUs, as of the last look.
-    others: HashSet<u32>,
-    /// Not all of its vCPUs were there when it was attached to.
+    /// When the next check is due.
+    check_at: Instant,
+    /// It has other vCPUs than when it was attached to.
     outdated: bool,
 }
 
@@ -148,32 +141,29 @@ impl Attached {
         Ok(Attached { guest, layout, since_ns, present })
     }
 
+    /// For how long it has been attached to.
+    fn lasted(&self) -> Duration {
+        Duration::from_nanos(now_ns().saturating_sub(self.since_ns))
+    }
+
     /// Whether user mode is quiescent to its RCU, on some of its CPUs.
     pub fn tracks_user(&self) -> bool {
         self.layout.vcpus.iter().any(|vcpu| vcpu.tracks_user)
     }
 }
 
-/// A look for CPUs that were plugged in or out in the guest. It asks the VMM, which may be slow:
-/// the list of VMs must not be locked.
-pub struct Look {
-    pub guest: Arc<Guest>,
-    present: Vec<u32>,
+/// The findings of a check of a guest. It reads memory, which may take long: the list of VMs must
+/// not be locked.
+pub struct Check {
+    alive: Result<Liveness, Error>,
+    present: Option<Vec<u32>>,
+    vcpus: Vec<VcpuThread>,
 }
 
-/// Changes since a [`Look`].
-pub struct Changed {
-    present: Vec<u32>,
-    layout: BpfLayout,
-}
-
-impl Look {
-    pub fn changed(&self) -> Option<Changed> {
-        let present = self.guest.present().ok()?;
-        if present.is_empty() || present == self.present {
-            return None;
-        }
-        Some(Changed { present, layout: self.guest.layout().ok()? })
+impl Check {
+    pub fn of(guest: &Guest) -> Check {
+        let (alive, present) = (guest.alive(), guest.present().ok());
+        Check { alive, present, vcpus: guest.vm().vcpus_now() }
     }
 }
 
@@ -195,12 +185,9 @@ impl Machine {
             phase: Seeking::begin(now),
             vm: None,
             vcpus: Vec::new(),
-            former: None,
             slot: None,
             region: None,
-            region_looks: Chore::new(),
             attempts: Attempts::new(now),
-            reboots: Reboots::default(),
             stopped: false,
             trouble: None,
         }
@@ -210,7 +197,7 @@ impl Machine {
     pub fn stand_in(slots: &Arc<Slots>, of: &StandIn) -> Machine {
         let start_time = vmm::process::start_time(of.pid).unwrap_or_default();
         let mut machine = Machine::new(Key { pid: of.pid, start_time }, Some(of.name.clone()));
-        machine.attempts = Attempts::none();
+        machine.attempts.stop();
         machine.slot = slots.add_vm(of.pid);
         let Some(slot) = &machine.slot else {
             machine.trouble = Some(TOO_MANY_VMS.into());
@@ -313,7 +300,7 @@ impl Machine {
         self.give_up(TOO_LARGE);
     }
 
-    /// The VMM has been asked: its threads are watched from now on.
+    /// The VMM has been looked at: its threads are watched from now on.
     pub fn described(&mut self, slots: &Arc<Slots>, kvm: &Kvm, vm: vmm::Vm) {
         if self.slot.is_none() {
             self.slot = slots.add_vm(vm.pid);
@@ -324,19 +311,18 @@ impl Machine {
             self.vm = Some(vm);
             return;
         };
-        let registers = match (vm.kind, kvm) {
-            (Kind::Qemu(Accel::Tcg), _) => Registers::QemuSearch,
-            (Kind::Qemu(Accel::Kvm), Kvm::Hidden(_)) => Registers::None,
-            (Kind::Qemu(Accel::Kvm), _) => Registers::Kvm,
-            _ => Registers::None,
+        let registers = match (vm.accel, kvm) {
+            (Accel::Tcg, _) => Registers::QemuSearch,
+            (Accel::Kvm, Kvm::Hidden(_)) => Registers::None,
+            (Accel::Kvm, _) => Registers::Kvm,
         };
         let wanted = &vm.vcpus;
-        let vcpus = std::mem::take(&mut self.vcpus);
-        let (stay, gone) = vcpus
-            .into_iter()
-            .partition(|v| wanted.iter().any(|w| (w.index, w.tid) == (v.index, v.slot.tid())));
-        self.vcpus = stay;
-        take_out(&mut self.former, gone);
+        let gone = |v: &Vcpu| !wanted.iter().any(|w| (w.index, w.tid) == (v.index, v.slot.tid()));
+        if self.vcpus.iter().any(gone) {
+            // The VM's counters begin anew, all of them: a sum that fell by a part would look like
+            // one that begins anew, and grew by the rest at once.
+            self.vcpus.clear();
+        }
         self.trouble = None;
         let mut left_out = 0;
         for thread in wanted {
@@ -358,9 +344,8 @@ impl Machine {
         }
         self.vcpus.sort_by_key(|v| v.index);
         if let Some(watched) = self.watched() {
-            (watched.outdated, watched.others) = (true, other_threads(vm.pid, &vm));
+            watched.outdated = true;
         }
-        self.region_looks.hurry();
         self.name = vm.name.clone().map(shown);
         self.vm = Some(vm);
     }
@@ -374,9 +359,7 @@ impl Machine {
         self.phase = Phase::Attached(Box::new(Watched {
             attached,
             paused: false,
-            checks: Chore::new(),
-            looks: Chore::new(),
-            others: self.vm.as_ref().map(|vm| other_threads(vm.pid, vm)).unwrap_or_default(),
+            check_at: Instant::now(),
             outdated: false,
         }));
         self.search();
@@ -433,112 +416,65 @@ impl Machine {
     /// it must not run while the list of VMs is locked.
     pub fn to_check(&self) -> Option<Arc<Guest>> {
         let Phase::Attached(watched) = &self.phase else { return None };
-        watched.checks.due().map(|_| watched.attached.guest.clone())
+        (Instant::now() >= watched.check_at).then(|| watched.attached.guest.clone())
     }
 
     /// Takes the result of a check that took so long; there are so many VMs.
-    pub fn checked(
-        &mut self,
-        guest: &Arc<Guest>,
-        found: &Result<Liveness, Error>,
-        took: Duration,
-        vms: usize,
-    ) {
-        // A starved VM looks as if it were paused.
+    pub fn checked(&mut self, guest: &Arc<Guest>, found: &Check, took: Duration, vms: usize) {
+        // A starved VM looks as if it were paused, or stuck.
         let starved = self.vcpus.iter().any(|vcpu| vcpu.slot.wants_cpu());
+        let threads = self.vm.as_ref().map(|vm| vm.vcpus.clone()).unwrap_or_default();
         let same = |watched: &&mut Watched| Arc::ptr_eq(&watched.attached.guest, guest);
         let Some(watched) = self.watched().filter(same) else { return };
-        watched.checks.took(took, vms, Duration::ZERO);
-        match found {
+        let now = Instant::now();
+        watched.check_at = now + rest(took, vms.saturating_sub(1)).min(LONGEST_REST);
+        match found.alive {
             Ok(Liveness::Same) => watched.paused = false,
             Ok(Liveness::Paused) => watched.paused = !starved,
-            Ok(Liveness::Gone) => self.end(),
-            Ok(Liveness::Rebooted) => self.rebooted(),
-            // The guest is searched, or will be. Or a page is not there at the moment.
-            Ok(Liveness::Doubtful) | Err(_) => {}
+            Ok(Liveness::Gone) => return self.end(),
+            Ok(Liveness::Rebooted) => return self.rebooted(),
+            Ok(Liveness::Stuck) if !starved => return self.rebooted(),
+            // Or a page is not there at the moment.
+            Ok(Liveness::Stuck) | Err(_) => {}
+        }
+        let plugged =
+            |present: &Vec<u32>| !present.is_empty() && *present != watched.attached.present;
+        let changed = found.vcpus != threads || found.present.as_ref().is_some_and(plugged);
+        if changed && !watched.outdated {
+            // Only attaching tells which of the VMM's threads a new CPU is.
+            watched.outdated = true;
+            let lasted = watched.attached.lasted();
+            self.attempts.again(lasted, now);
         }
     }
 
     fn rebooted(&mut self) {
         let Some(attached) = self.attached() else { return };
-        let lasted = Duration::from_nanos(now_ns().saturating_sub(attached.since_ns));
         // The guest's start counts from when it is looked for.
-        let at = Instant::now() + self.reboots.wait(lasted);
+        let at = self.attempts.again(attached.lasted(), Instant::now());
         self.leave(Seeking::begin(at));
-        self.attempts.begin_anew(at);
     }
 
-    /// Another kernel was found in its memory.
-    pub fn replaced(&mut self, guest: &Arc<Guest>) {
-        if self.attached().is_some_and(|attached| Arc::ptr_eq(&attached.guest, guest)) {
-            self.rebooted();
-        }
-    }
-
-    /// Checks whether the process and its vCPUs still exist. Costs a few reads. Returns the look at
-    /// the guest, if one is due. There are so many VMs.
-    pub fn tend(&mut self, vms: usize) -> Option<Look> {
+    /// Checks whether the process still exists. Costs a few reads.
+    pub fn tend(&mut self) {
         if !self.runs() {
-            return None;
+            return;
         }
         match vmm::process::life(self.key.pid, self.key.start_time) {
-            Life::Ended => {
-                self.end();
-                return None;
+            Life::Ended => self.end(),
+            life => {
+                self.stopped = life == Life::Stopped;
+                self.search();
             }
-            life => self.stopped = life == Life::Stopped,
         }
-        let look = self.look_for_vcpus(vms);
-        self.search();
-        look
     }
 
-    /// Whether the region is to be looked for: it is a device of the VM's, which may come and go.
-    /// Whoever looks reads the VMM's memory, which may be slow: the list of VMs must not be locked.
-    pub fn region_due(&self) -> Option<Instant> {
-        self.region_looks.due().filter(|_| self.runs())
-    }
-
-    /// `took`: how long the look lasted; there are so many VMs.
-    pub fn set_region(&mut self, region: Option<Region>, took: Duration, vms: usize) {
-        self.region_looks.took(took, vms, THREADS_AGAIN);
+    /// The region of its process, which an attempt to attach looks for.
+    pub fn set_region(&mut self, region: Option<Region>) {
         self.region = region;
         if let Some(slot) = &self.slot {
             slot.set_region(self.region.as_ref().map_or(0, Region::address));
         }
-    }
-
-    /// CPUs that were plugged in or out.
-    fn look_for_vcpus(&mut self, vms: usize) -> Option<Look> {
-        let start = Instant::now();
-        let (Phase::Attached(watched), Some(vm)) = (&mut self.phase, &self.vm) else { return None };
-        watched.looks.due()?;
-        let others = other_threads(vm.pid, vm);
-        // A VMM may have as many threads as it likes.
-        watched.looks.took(start.elapsed(), vms, THREADS_AGAIN);
-        let new = !others.is_subset(&watched.others);
-        let lost = self.vcpus.iter().any(|v| !vmm::process::has_thread(vm.pid, v.slot.tid()));
-        if new || lost {
-            // Only worth an attempt if the VMM itself has other vCPUs now, which the attempt finds
-            // out.
-            watched.others = others;
-            self.attempts.want(start);
-        }
-        let attached = &watched.attached;
-        Some(Look { guest: attached.guest.clone(), present: attached.present.clone() })
-    }
-
-    /// Takes what a look found that took so long; there are so many VMs.
-    pub fn looked(&mut self, look: &Look, changed: Option<Changed>, took: Duration, vms: usize) {
-        let same = |watched: &&mut Watched| Arc::ptr_eq(&watched.attached.guest, &look.guest);
-        let Some(watched) = self.watched().filter(same) else { return };
-        watched.looks.took(took, vms, Duration::ZERO);
-        let Some(Changed { present, layout }) = changed else { return };
-        // Only attaching tells which of the VMM's threads a new CPU is.
-        watched.outdated = true;
-        (watched.attached.present, watched.attached.layout) = (present, layout.clone());
-        self.attempts.want(Instant::now());
-        self.set_layout(&layout);
     }
 
     /// Whether an attempt that has asked the VMM need not go on: nothing has changed.
@@ -605,19 +541,12 @@ impl Machine {
     }
 }
 
-/// Keeps in `former` what these vCPUs did.
-fn take_out(former: &mut Option<Box<types::vcpu>>, gone: Vec<Vcpu>) {
-    for vcpu in gone {
-        add_former(former.get_or_insert_default(), &vcpu.slot.get(), now_ns());
-    }
-}
-
 fn reason(error: &Error) -> &'static str {
     match error {
         Error::NoKernel { .. } => "no-kernel",
         Error::Encrypted { .. } => "encrypted",
         Error::NotVmm { .. } => "vmm",
-        Error::Unsupported { .. } => "unsupported",
+        Error::Unsupported { .. } | Error::NoTypes { .. } => "unsupported",
         Error::Permission { .. } => "permission",
         Error::Layout { .. } => "layout",
         _ => "other",
@@ -628,18 +557,9 @@ fn not_watched(left_out: usize, of: usize, error: &std::io::Error) -> String {
     format!("{left_out} of its {of} vCPUs are not watched: {error}")
 }
 
-fn other_threads(pid: u32, vm: &vmm::Vm) -> HashSet<u32> {
-    let Ok(dir) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return HashSet::new() };
-    let vcpus: HashSet<u32> = vm.vcpus.iter().map(|v| v.tid).collect();
-    let tids = dir.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
-    tids.filter(|tid| !vcpus.contains(tid)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raw::{Program, Settings};
-    use crate::snapshot::view;
 
     #[test]
     fn a_guest_that_starts_is_no_unreadable_one() {
@@ -677,25 +597,5 @@ mod tests {
         let due = |at| machine.attempts.due(at).is_some();
         assert!(!due(later(20)) && due(later(31)));
         assert!(matches!(machine.state(), VmState::Unreadable(why) if why == TOO_MANY_VMS));
-    }
-
-    #[test]
-    fn counters_do_not_fall_when_a_vcpu_is_taken_out() {
-        let settings = Settings { vcpus: 4, vms: 2, ..Settings::default() };
-        let slots = Slots::new(Program::load(&settings).unwrap());
-        let pid = std::process::id();
-        let mut machine = Machine::stand_in(&slots, &StandIn::example(pid, pid));
-        let slot = &machine.vcpus[0].slot;
-        // An entry of no process, so that the program does not count for it.
-        let entry = types::vcpu { on_cpu_ns: 700, ..types::vcpu::default() };
-        slots.program.vcpus.put(slot.index() as usize, entry);
-        let on_cpu_ns = |machine: &Machine| {
-            let entries: Vec<_> = machine.vcpus.iter().map(|v| v.slot.get()).collect();
-            let vm = view::vm(machine, &entries, &Kvm::Svm, now_ns());
-            vm.counted().map(|vcpu| vcpu.on_cpu_ns).sum::<u64>()
-        };
-        assert_eq!((on_cpu_ns(&machine), machine.former.is_some()), (700, false));
-        take_out(&mut machine.former, std::mem::take(&mut machine.vcpus));
-        assert_eq!(on_cpu_ns(&machine), 700);
     }
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! When something is done for a VM again: attempts to attach, and chores that ask its VMM.
+//! When a VM is attached to again.
 //!
-//! A guest chooses how long a search of its memory takes, and whether it succeeds. A VMM chooses
-//! how long it takes to answer. So whatever takes long is followed by a rest, which grows with the
-//! number of VMs that rest: all of them together take one part in [`REST`] of a CPU.
+//! A guest chooses how long a search of its memory takes, whether it succeeds, and when it looks as
+//! if it rebooted. So whatever takes long is followed by a rest, which grows with the number of VMs
+//! that rest: all of them together take one part in [`REST`] of a CPU.
 
 use std::time::{Duration, Instant};
 
 const REST: u32 = 10;
 
-/// A search that found a kernel in this time may be repeated without a rest: [`Reboots`] keeps
-/// repetitions apart.
+/// A search that found a kernel in this time may be repeated without a rest:
+/// [`again`](Attempts::again) keeps repetitions apart.
 const CHEAP: Duration = Duration::from_secs(1);
 
 /// A failed attempt is repeated after this, and after twice as long each time it fails again.
@@ -23,23 +23,20 @@ const STABLE: Duration = Duration::from_secs(60);
 /// [`RETRY_MAX`].
 const REBOOT: Duration = Duration::from_secs(1);
 
-/// A chore that took no longer than this may have waited for a CPU.
-const SLOW: Duration = Duration::from_millis(100);
-/// And is left alone for no longer than this: its guest may start anew meanwhile.
-const LONGEST_REST: Duration = Duration::from_secs(30);
-
 /// The rest after so much time, with so many others that rest.
-fn rest(took: Duration, others: usize) -> Duration {
+pub fn rest(took: Duration, others: usize) -> Duration {
     let all = u32::try_from(others).unwrap_or(u32::MAX).saturating_add(1);
     took.saturating_mul(REST.saturating_mul(all))
 }
 
-/// Attempts to attach, and searches for another kernel. One at a time is under way.
+/// Attempts to attach. One at a time is under way.
 pub struct Attempts {
     wanted: Option<Instant>,
     running: bool,
     /// In a row.
     failures: u32,
+    /// The wait after the next boot that did not last.
+    next: Duration,
     /// None begins before.
     rests_until: Instant,
 }
@@ -47,11 +44,8 @@ pub struct Attempts {
 impl Attempts {
     /// The first one is wanted at `at`.
     pub fn new(at: Instant) -> Attempts {
-        Attempts { wanted: Some(at), running: false, failures: 0, rests_until: at }
-    }
-
-    pub fn none() -> Attempts {
-        Attempts { wanted: None, ..Attempts::new(Instant::now()) }
+        let wanted = Some(at);
+        Attempts { wanted, running: false, failures: 0, next: Duration::ZERO, rests_until: at }
     }
 
     /// Since when an attempt is due.
@@ -74,14 +68,13 @@ impl Attempts {
         self.rests_until > now
     }
 
-    /// Another one is wanted at `at`, also while one runs.
-    pub fn want(&mut self, at: Instant) {
-        self.wanted = Some(at);
-    }
-
-    /// Like the first one, at `at`.
-    pub fn begin_anew(&mut self, at: Instant) {
-        (self.wanted, self.failures) = (Some(at), 0);
+    /// Another one is wanted, also while one runs: what was attached to has changed, and had
+    /// `lasted` so long. Returns when.
+    pub fn again(&mut self, lasted: Duration, now: Instant) -> Instant {
+        let wait = if lasted >= STABLE { Duration::ZERO } else { self.next };
+        self.next = (wait * 2).clamp(REBOOT, RETRY_MAX);
+        (self.wanted, self.failures) = (Some(now + wait), 0);
+        now + wait
     }
 
     /// For as long as there is no room for the VM.
@@ -94,7 +87,7 @@ impl Attempts {
         self.wanted = None;
     }
 
-    /// Begins an attempt or a search, unless one runs or it is too early.
+    /// Begins an attempt, unless one runs or it is too early.
     pub fn begin(&mut self, now: Instant) -> bool {
         let may = !self.running && !self.rests(now);
         self.running |= may;
@@ -108,65 +101,17 @@ impl Attempts {
 
     /// The attempt succeeded, and took so much CPU time.
     pub fn succeeded(&mut self, took: Duration, others: usize, now: Instant) {
-        (self.wanted, self.failures) = (None, 0);
-        self.searched(took, others, now, true);
+        (self.wanted, self.failures, self.running) = (None, 0, false);
+        if took > CHEAP {
+            self.rests_until = now + rest(took, others);
+        }
     }
 
     pub fn failed(&mut self, took: Duration, others: usize, now: Instant) {
         let delay = RETRY.saturating_mul(1 << self.failures.min(16)).min(RETRY_MAX);
         self.failures += 1;
-        self.wanted = Some(now + delay);
-        self.searched(took, others, now, false);
-    }
-
-    /// A search took so much CPU time, and found a kernel or none.
-    pub fn searched(&mut self, took: Duration, others: usize, now: Instant, found: bool) {
-        self.running = false;
-        if !found || took > CHEAP {
-            self.rests_until = now + rest(took, others);
-        }
-    }
-}
-
-/// Something that is done now and then, and may take long.
-pub struct Chore {
-    due: Instant,
-}
-
-impl Chore {
-    pub fn new() -> Chore {
-        Chore { due: Instant::now() }
-    }
-
-    pub fn due(&self) -> Option<Instant> {
-        (Instant::now() >= self.due).then_some(self.due)
-    }
-
-    pub fn hurry(&mut self) {
-        self.due = Instant::now();
-    }
-
-    /// The chore took so long, is done for so many VMs, and need not be done again before `least`.
-    pub fn took(&mut self, took: Duration, vms: usize, least: Duration) {
-        let rest = rest(took, vms.saturating_sub(1));
-        let rest = if took > SLOW { rest } else { rest.min(LONGEST_REST) };
-        self.due = self.due.max(Instant::now() + rest.max(least));
-    }
-}
-
-/// How long to wait after a reboot before the guest's memory is searched. It may look as if it
-/// rebooted whenever it likes, and each search takes much of a host's CPU time.
-#[derive(Default)]
-pub struct Reboots {
-    next: Duration,
-}
-
-impl Reboots {
-    /// `lasted`: for how long the boot before was watched.
-    pub fn wait(&mut self, lasted: Duration) -> Duration {
-        let wait = if lasted >= STABLE { Duration::ZERO } else { self.next };
-        self.next = (wait * 2).clamp(REBOOT, RETRY_MAX);
-        wait
+        (self.wanted, self.running) = (Some(now + delay), false);
+        self.rests_until = now + rest(took, others);
     }
 }
 
@@ -178,9 +123,10 @@ mod tests {
 
     #[test]
     fn a_guest_that_reboots_all_the_time_is_searched_ever_more_rarely() {
-        let (short, mut reboots) = (Duration::from_secs(2), Reboots::default());
+        let (short, now) = (Duration::from_secs(2), Instant::now());
+        let mut attempts = Attempts::new(now);
         let mut waits = |lasted, n: usize| -> Vec<u64> {
-            (0..n).map(|_| reboots.wait(lasted).as_secs()).collect()
+            (0..n).map(|_| (attempts.again(lasted, now) - now).as_secs()).collect()
         };
         assert_eq!(waits(short, 8), [0, 1, 2, 4, 8, 16, 30, 30]);
         assert_eq!(waits(STABLE, 2), [0, 0], "reboots that are far apart are seen at once");
@@ -211,12 +157,9 @@ mod tests {
     fn three_hostile_guests_stay_under_one_budget() {
         let again = |attempts: &mut Attempts, took, others, now| {
             attempts.succeeded(took, others, now);
-            attempts.begin_anew(now);
+            attempts.again(STABLE, now);
         };
-        let search = |attempts: &mut Attempts, took, others, now| {
-            attempts.searched(took, others, now, false)
-        };
-        for each in [Attempts::failed, again, search] {
+        for each in [Attempts::failed, again] {
             for guests in [1, 3, 30] {
                 let first = 2 * guests as u32 * 10 * SECOND;
                 let spent = an_hour(guests, each);
@@ -249,7 +192,7 @@ mod tests {
         let now = Instant::now();
         let mut attempts = Attempts::new(now);
         assert!(attempts.begin(now) && !attempts.begin(now) && attempts.due(now).is_none());
-        attempts.begin_anew(now);
+        attempts.again(STABLE, now);
         attempts.end();
         assert!(attempts.due(now).is_some() && attempts.soon(now) && !attempts.repeats());
         attempts.succeeded(Duration::ZERO, 0, now);

@@ -5,7 +5,7 @@
 //! find it. A copy of a vCPU's entry is consistent only if its version was even and the same before
 //! and after the copy: [`VcpuSlot::get`] checks that.
 
-use crate::raw::constants::{BUCKETS, MAX_SEGMENTS, NO_SEQ};
+use crate::raw::constants::{MAX_SEGMENTS, NO_SEQ};
 use crate::raw::{Program, types};
 use reprieve_guest::BpfLayout;
 use reprieve_guest::layout::{RcuLayout, VcpuLayout};
@@ -142,63 +142,10 @@ impl Slots {
     }
 }
 
-/// Adds to `sum` what the vCPU of `entry` did until `now`, when it is taken out of its VM. What is
-/// in progress ends.
-pub fn add_former(sum: &mut types::vcpu, entry: &types::vcpu, now: u64) {
-    let mut entry = *entry;
-    let away = now.saturating_sub(entry.since);
-    match entry.doing {
-        types::doing::DOING_RUNNING => entry.on_cpu_ns += away,
-        types::doing::DOING_BLOCKED => {
-            let woken = woken(&entry).unwrap_or(now).min(now);
-            count(&mut entry.blocks, woken.saturating_sub(entry.since));
-            count(&mut entry.wakes, now - woken);
-        }
-        types::doing::DOING_PREEMPTED => {
-            if let Some(times) = entry.classes.get_mut(entry.class.0 as usize) {
-                count(&mut times.off_cpu, away);
-            }
-            if entry.throttled != 0 {
-                (entry.throttled_count, entry.throttled_ns) =
-                    (entry.throttled_count + 1, entry.throttled_ns + away);
-            }
-        }
-        _ => {}
-    }
-    sum.on_cpu_ns += entry.on_cpu_ns;
-    sum.announced_count += entry.announced_count;
-    sum.announced_off_cpu_ns += entry.announced_off_cpu_ns;
-    sum.throttled_count += entry.throttled_count;
-    sum.throttled_ns += entry.throttled_ns;
-    add(&mut sum.blocks, &entry.blocks);
-    add(&mut sum.wakes, &entry.wakes);
-    for (sum, times) in sum.classes.iter_mut().zip(&entry.classes) {
-        add(&mut sum.off_cpu, &times.off_cpu);
-        sum.readers += times.readers;
-        sum.readers_off_cpu_ns += times.readers_off_cpu_ns;
-    }
-}
-
 /// When the vCPU of `entry`, which had given up its CPU, was woken; `None`: it waits for no CPU.
 pub fn woken(entry: &types::vcpu) -> Option<u64> {
     let waits = entry.doing == types::doing::DOING_BLOCKED && entry.woken > entry.since;
     waits.then_some(entry.woken)
-}
-
-/// As `count` in `bpf/count.bpf.h`.
-fn count(histogram: &mut types::histogram, ns: u64) {
-    let bucket = (ns / 1000).max(1).ilog2() as usize;
-    histogram.counts[bucket.min(BUCKETS - 1)] += 1;
-    histogram.total_ns += ns;
-    histogram.max_ns = histogram.max_ns.max(ns);
-}
-
-fn add(sum: &mut types::histogram, more: &types::histogram) {
-    for (sum, more) in sum.counts.iter_mut().zip(more.counts) {
-        *sum += more;
-    }
-    sum.total_ns += more.total_ns;
-    sum.max_ns = sum.max_ns.max(more.max_ns);
 }
 
 impl VmSlot {
@@ -357,35 +304,6 @@ impl Drop for VcpuSlot {
 mod tests {
     use super::*;
     use crate::raw::Settings;
-
-    #[test]
-    fn what_a_former_vcpu_did_is_added_up() {
-        const MS: u64 = 1_000_000;
-        let entry = |doing, class| {
-            let mut entry = types::vcpu { doing, class, since: 10 * MS, ..types::vcpu::default() };
-            (entry.on_cpu_ns, entry.announced_count) = (5 * MS, 2);
-            count(&mut entry.blocks, 3 * MS);
-            count(&mut entry.classes[2].off_cpu, MS);
-            (entry.classes[2].readers, entry.classes[2].readers_off_cpu_ns) = (1, MS);
-            entry
-        };
-        let mut sum = types::vcpu::default();
-        let (reader, user) = (types::class::CLASS_READER, types::class::CLASS_USER);
-        add_former(&mut sum, &entry(types::doing::DOING_UNSEEN, user), 17 * MS);
-        assert_eq!((sum.on_cpu_ns, sum.blocks.total_ns), (5 * MS, 3 * MS));
-        add_former(&mut sum, &entry(types::doing::DOING_RUNNING, user), 17 * MS);
-        assert_eq!(sum.on_cpu_ns, 17 * MS);
-        add_former(&mut sum, &entry(types::doing::DOING_BLOCKED, user), 17 * MS);
-        assert_eq!((sum.blocks.total_ns, sum.blocks.max_ns), (16 * MS, 7 * MS));
-        add_former(&mut sum, &entry(types::doing::DOING_PREEMPTED, reader), 17 * MS);
-        let readers = &sum.classes[reader.0 as usize];
-        assert_eq!((readers.off_cpu.total_ns, readers.off_cpu.max_ns), (11 * MS, 7 * MS));
-        assert_eq!((readers.readers, readers.readers_off_cpu_ns), (4, 4 * MS));
-        assert_eq!(readers.off_cpu.counts.iter().sum::<u64>(), 5);
-        assert_eq!((sum.blocks.counts.iter().sum::<u64>(), sum.announced_count), (5, 8));
-        let unknown = types::class(77);
-        add_former(&mut sum, &entry(types::doing::DOING_PREEMPTED, unknown), 0);
-    }
 
     #[test]
     fn a_thread_is_watched_for_its_own_process() {

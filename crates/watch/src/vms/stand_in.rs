@@ -67,8 +67,6 @@ impl StandIn {
             tid: Some(vcpu.tid),
             preempt_count: vcpu.preempt_count,
             current_task: vcpu.current_task,
-            rcu_data: None,
-            rcu_data_address: None,
             rcu_data_gp_seq: None,
             per_cpu_offset: 0,
             tracks_user: false,
@@ -90,18 +88,9 @@ impl StandIn {
             kernel_base: KERNEL,
             phys_base: 0,
             kernel_image: KERNEL..KERNEL,
-            task: TaskOffsets {
-                pid: self.task_pid,
-                tgid: None,
-                comm: 0,
-                flags: None,
-                rcu_nesting: Some(self.task_nesting),
-            },
+            task: TaskOffsets { pid: self.task_pid, comm: 0, rcu_nesting: Some(self.task_nesting) },
             rcu: Some(RcuLayout {
                 gp_seq: self.gp_seq,
-                gp_start: None,
-                gp_kthread: None,
-                gp_state: None,
                 fqs_due: None,
                 kthread_task: None,
                 kthread_cpu: None,
@@ -113,7 +102,6 @@ impl StandIn {
             }),
             jiffies: None,
             spins: vec![],
-            hz: Some(250),
         }
     }
 }

@@ -95,7 +95,7 @@ pub fn boot_with(kernel: &str, other: Option<&str>, vcpus: u32, args: &str, regi
 /// Watches that guest alone.
 pub fn watch(guest: &Guest, events: bool) -> Watch {
     let vms = Which::Named(vec![guest.name.clone()]);
-    let options = Options { vms, events, statistics: true, ..Options::default() };
+    let options = Options { vms, events, ..Options::default() };
     Watch::start(&options).unwrap()
 }
 

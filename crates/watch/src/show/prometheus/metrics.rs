@@ -24,11 +24,12 @@ pub struct Page {
     ready_ns: HashMap<(u32, u32), u64>,
 }
 
-/// The totals that were served last, by the VMM's process. For Prometheus a counter that falls has
-/// begun anew: it would count all of it once more.
+/// The totals that were served last, by the VMM's process, and of which vCPUs. For Prometheus a
+/// counter that falls has begun anew: it would count all of it once more. When a vCPU is taken out,
+/// those of all do begin anew.
 #[derive(Debug, Default)]
 pub struct Served {
-    activities: HashMap<u32, Activity>,
+    activities: HashMap<u32, (Vec<u32>, Activity)>,
     /// Ready time by process and vCPU.
     ready_ns: HashMap<(u32, u32), u64>,
     /// Time on a CPU that guard counts, by process.
@@ -57,24 +58,26 @@ impl Collector for Page {
 
 impl Page {
     pub fn new(snapshot: Snapshot, served: &mut Served) -> Page {
-        let of = |vm: &VmSnapshot| {
-            let mut totals = totals(vm, snapshot.time_ns);
-            if let Some(earlier) = served.activities.get(&vm.pid) {
+        let (now, before) = (snapshot.time_ns, std::mem::take(&mut served.activities));
+        let ready_before = std::mem::take(&mut served.ready_ns);
+        let mut all = vec![];
+        for vm in &snapshot.vms {
+            let there: Vec<u32> = vm.vcpus.iter().map(|vcpu| vcpu.tid).collect();
+            let same = |(tids, _): &&(Vec<u32>, _)| tids.iter().all(|tid| there.contains(tid));
+            let earlier = before.get(&vm.pid).filter(same);
+            let mut totals = totals(vm, now);
+            if let Some((_, earlier)) = earlier {
                 totals.hold(earlier);
             }
-            totals
-        };
-        let totals: Vec<Activity> = snapshot.vms.iter().map(of).collect();
-        let vcpus = snapshot.vms.iter().flat_map(|vm| vm.vcpus.iter().map(|v| (vm.pid, v)));
-        let ready = vcpus.map(|(pid, vcpu)| {
-            let key = (pid, vcpu.index);
-            let earlier = served.ready_ns.get(&key).copied().unwrap_or_default();
-            (key, vcpu_totals(vcpu, snapshot.time_ns).ready_ns().max(earlier))
-        });
-        served.ready_ns = ready.collect();
-        served.activities =
-            snapshot.vms.iter().map(|vm| vm.pid).zip(totals.iter().cloned()).collect();
-        Page { ready_ns: served.ready_ns.clone(), snapshot, totals }
+            for vcpu in &vm.vcpus {
+                let (key, ready) = ((vm.pid, vcpu.index), vcpu_totals(vcpu, now).ready_ns());
+                let least = earlier.and_then(|_| ready_before.get(&key).copied());
+                served.ready_ns.insert(key, ready.max(least.unwrap_or_default()));
+            }
+            all.push(totals.clone());
+            served.activities.insert(vm.pid, (there, totals));
+        }
+        Page { ready_ns: served.ready_ns.clone(), snapshot, totals: all }
     }
 
     fn ready(&self, out: &mut DescriptorEncoder, named: &[Named]) -> Result<(), Error> {
@@ -104,7 +107,7 @@ impl Page {
 
 fn totals(vm: &VmSnapshot, now: u64) -> Activity {
     let mut all = Activity::default();
-    for vcpu in vm.counted() {
+    for vcpu in &vm.vcpus {
         all.add(&vcpu_totals(vcpu, now));
     }
     all
@@ -211,7 +214,7 @@ fn preemptions(out: &mut DescriptorEncoder, named: &[Named]) -> Result<(), Error
             })
         }),
     )?;
-    const TOTALS: [Figure<Activity>; 5] = [
+    const TOTALS: [Figure<Activity>; 4] = [
         (
             "reprieve_vcpu_reader_preemptions",
             "Preemptions that hit an RCU reader, whatever the class",
@@ -228,11 +231,6 @@ fn preemptions(out: &mut DescriptorEncoder, named: &[Named]) -> Result<(), Error
             |all| seconds(all.throttled_ns),
         ),
         ("reprieve_vcpu_on_cpu_seconds", "Time that vCPUs were on a CPU", |all| seconds(all.on_ns)),
-        (
-            "reprieve_vcpu_halted_seconds",
-            "Time that vCPUs gave up their CPU themselves, until they were woken",
-            |all| seconds(all.halted_ns),
-        ),
     ];
     for (name, help, figure) in TOTALS {
         counter(out, name, help, each(named, |n| Some(figure(n.totals))))?;
@@ -243,7 +241,7 @@ fn preemptions(out: &mut DescriptorEncoder, named: &[Named]) -> Result<(), Error
 /// The preemptions of all vCPUs that were in `class`.
 fn of_class(vm: &VmSnapshot, class: Class) -> Histogram {
     let mut all = Histogram::default();
-    for preemptions in vm.counted().flat_map(|v| &v.preemptions).filter(|p| p.class == class) {
+    for preemptions in vm.vcpus.iter().flat_map(|v| &v.preemptions).filter(|p| p.class == class) {
         add(&mut all, &preemptions.off_cpu);
     }
     all
@@ -299,11 +297,7 @@ fn runtime(out: &mut DescriptorEncoder, processes: &[Process]) -> Result<(), Err
         }
         Series(all)
     };
-    const GAUGES: [Figure<Domain>; 6] = [
-        ("threads", "Threads registered with a domain of the Reprieve runtime", |d| {
-            d.threads.into()
-        }),
-        ("readers", "Threads in a plain section", |d| d.readers.into()),
+    const GAUGES: [Figure<Domain>; 4] = [
         ("callbacks_waiting", "Callbacks that wait for a grace period", |d| {
             d.callbacks_waiting as f64
         }),
@@ -386,26 +380,21 @@ mod tests {
     fn a_counter_does_not_fall() {
         const SECOND: u64 = 1_000_000_000;
         let mut served = Served::default();
-        let mut off_cpu = |at: u64, class, since, former: Option<Vcpu>| {
-            let mut one = vcpu(0);
-            one.now = preempted(since, class);
-            let seen = VmSnapshot { former, ..vm(1, "a", vec![one]) };
-            let page = prometheus::text(&snapshot(at, vec![seen]), &mut served).unwrap();
+        let mut off_cpu = |at: u64, class, since, tid| {
+            let one = Vcpu { now: preempted(since, class), tid, ..vcpu(0) };
+            let seen = snapshot(at, vec![vm(1, "a", vec![one])]);
+            let page = prometheus::text(&seen, &mut served).unwrap();
             let prefix = "reprieve_vcpu_off_cpu_seconds_total{vm=\"a\",class=\"user\"} ";
             let line = page.lines().find_map(|line| line.strip_prefix(prefix));
             line.unwrap().parse::<f64>().unwrap()
         };
-        assert_eq!(off_cpu(5 * SECOND, Class::User, SECOND, None), 4.0);
+        assert_eq!(off_cpu(5 * SECOND, Class::User, SECOND, 7), 4.0);
         // The vCPU had run meanwhile, which was seen late.
-        assert_eq!(off_cpu(6 * SECOND, Class::User, 3 * SECOND, None), 4.0);
-        assert_eq!(off_cpu(8 * SECOND, Class::Reader, 7 * SECOND, None), 4.0);
-        assert_eq!(off_cpu(9 * SECOND, Class::User, 2 * SECOND, None), 7.0);
-        let mut former = vcpu(0);
-        former.preemptions = busy(10).vms[0].vcpus[0].preemptions.clone();
-        former.preemptions[0].class = Class::User;
-        let more = former.preemptions[0].off_cpu.total_ns as f64 / 1e9;
-        assert!(more > 0.0);
-        assert_eq!(off_cpu(9 * SECOND, Class::User, 2 * SECOND, Some(former)), 7.0 + more);
+        assert_eq!(off_cpu(6 * SECOND, Class::User, 3 * SECOND, 7), 4.0);
+        assert_eq!(off_cpu(8 * SECOND, Class::Reader, 7 * SECOND, 7), 4.0);
+        assert_eq!(off_cpu(9 * SECOND, Class::User, 2 * SECOND, 7), 7.0);
+        // Another thread: the counters begin anew.
+        assert_eq!(off_cpu(9 * SECOND, Class::User, 8 * SECOND, 8), 1.0);
     }
 
     #[test]
@@ -469,18 +458,5 @@ mod tests {
         assert!(dashboard.contains("rate(reprieve_grace_periods_unseen_total{"));
         // Time off the CPU leaves out waits after wake-ups.
         assert!(dashboard.contains("rate(reprieve_vcpu_ready_seconds_total{"));
-    }
-
-    #[test]
-    fn the_unit_and_the_manifests_bound_watch_and_reach_it() {
-        let unit = include_str!("../../../../../packaging/systemd/reprieve-watch.service");
-        let start = unit.lines().find(|line| line.starts_with("ExecStart=")).unwrap();
-        assert!(start.ends_with(" $REPRIEVE_WATCH_OPTIONS") && unit.contains("\nCPUQuota="));
-        let manifest = include_str!("../../../../../packaging/kubevirt/reprieve-watch.yaml");
-        let (_, limits) = manifest.split_once("            limits:\n").unwrap();
-        assert!(limits.starts_with("              cpu: ") && limits.contains("memory: "));
-        assert!(manifest.contains("kind: NetworkPolicy\n"));
-        let monitor = include_str!("../../../../../packaging/kubevirt/podmonitor.yaml");
-        assert!(monitor.contains("- port: metrics\n") && manifest.contains("- name: metrics\n"));
     }
 }

@@ -5,10 +5,10 @@
 //! connections at a time, one request per connection, the size of its head (its body is not read),
 //! the time it may take, and how often a page is made: once per update, however many ask.
 
-use super::{Figures, Format, Served};
+use super::{Figures, Served};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -29,6 +29,8 @@ const HEAD: usize = 16 << 10;
 const HEAD_TIME: Duration = Duration::from_secs(5);
 const TIME: Duration = Duration::from_secs(10);
 
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
 /// Why metrics cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve metrics at {address}: {source}")]
@@ -41,8 +43,7 @@ pub struct Error {
 #[derive(Default)]
 struct Latest {
     figures: Option<Box<dyn Figures>>,
-    /// In each format.
-    pages: Option<[Bytes; 2]>,
+    page: Option<Bytes>,
     served: Served,
 }
 
@@ -103,7 +104,7 @@ impl Server {
     pub fn update(&self, figures: impl Figures + 'static) {
         let mut latest = self.latest.lock().unwrap_or_else(|e| e.into_inner());
         latest.figures = Some(Box::new(figures));
-        latest.pages = None;
+        latest.page = None;
     }
 }
 
@@ -147,11 +148,9 @@ async fn serve(listener: TcpListener, latest: Arc<Mutex<Latest>>) {
 }
 
 fn answer(request: &Request<Incoming>, latest: &Mutex<Latest>) -> Response<Full<Bytes>> {
-    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
-    let format = Format::accepted(accept.unwrap_or_default());
     match (request.method(), request.uri().path()) {
-        (&Method::GET | &Method::HEAD, "/metrics") => match page(latest, format) {
-            Ok(Some(page)) => reply(StatusCode::OK, format.content_type(), page),
+        (&Method::GET | &Method::HEAD, "/metrics") => match page(latest) {
+            Ok(Some(page)) => reply(StatusCode::OK, OPEN_METRICS, page),
             Ok(None) => say(StatusCode::SERVICE_UNAVAILABLE, "no figures yet\n"),
             Err(_) => say(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n"),
         },
@@ -165,17 +164,13 @@ fn answer(request: &Request<Incoming>, latest: &Mutex<Latest>) -> Response<Full<
     }
 }
 
-fn page(latest: &Mutex<Latest>, format: Format) -> Result<Option<Bytes>, std::fmt::Error> {
+fn page(latest: &Mutex<Latest>) -> Result<Option<Bytes>, std::fmt::Error> {
     let mut latest = latest.lock().unwrap_or_else(|e| e.into_inner());
-    let Latest { figures, pages, served } = &mut *latest;
-    if let (None, Some(figures)) = (&pages, figures) {
-        let page = super::text(figures.as_ref(), served)?;
-        *pages = Some([Format::OpenMetrics, Format::Classic].map(|f| Bytes::from(f.of(&page))));
+    let Latest { figures, page, served } = &mut *latest;
+    if let (None, Some(figures)) = (&page, figures) {
+        *page = Some(super::text(figures.as_ref(), served)?.into());
     }
-    Ok(latest.pages.as_ref().map(|[open, classic]| match format {
-        Format::OpenMetrics => open.clone(),
-        Format::Classic => classic.clone(),
-    }))
+    Ok(page.clone())
 }
 
 fn say(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
@@ -222,8 +217,7 @@ mod tests {
     #[test]
     fn the_latest_snapshot_is_served() {
         let server = start();
-        let get =
-            b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text\r\n\r\n";
+        let get = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
         assert!(ask(&server, get).starts_with("HTTP/1.1 503"));
         server.update(busy(1));
         let first = ask(&server, get);
@@ -237,9 +231,6 @@ mod tests {
             ask(&server, get)
                 .contains("reprieve_grace_period_seconds_count{vm=\"db-primary\"} 110\n")
         );
-        let classic = ask(&server, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert!(classic.contains("content-type: text/plain; version=0.0.4"), "{classic}");
-        assert!(!classic.contains("# EOF"), "{classic}");
     }
 
     #[test]
@@ -269,16 +260,5 @@ mod tests {
         for mut stream in silent {
             let _ = stream.read_to_end(&mut vec![]);
         }
-    }
-
-    #[test]
-    fn its_port_and_thread_are_gone_with_it() {
-        let server = start();
-        let address = server.address();
-        drop(server);
-        assert!(TcpStream::connect(address).is_err());
-        let again = Server::listen(address).unwrap();
-        assert!(Server::listen(address).is_err());
-        drop(again);
     }
 }

@@ -9,7 +9,7 @@
 mod read;
 mod write;
 
-pub use read::{Reader, Record};
+pub use read::Reader;
 pub use write::{Recorded, Writer};
 
 use crate::model::{Event, Snapshot};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 /// The format that this version writes. It reads the same only; fields may be added within one
 /// version.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,6 @@
 //! Reads recordings line by line, whatever their size, up to where a file was cut off.
 
 use super::{Error, Header, Line, VERSION};
-use crate::model::{Event, Snapshot};
 use flate2::read::MultiGzDecoder;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -11,18 +10,10 @@ use std::path::Path;
 /// Longer lines are not read: 16,384 vCPUs fit.
 const LONGEST: u64 = 256 << 20;
 
-/// The content of a line.
-#[derive(Clone, Debug)]
-pub enum Record {
-    Event(Event),
-    Snapshot(Box<Snapshot>),
-}
-
 /// A recording that is being read.
 pub struct Reader {
     path: String,
     lines: BufReader<MultiGzDecoder<BufReader<File>>>,
-    header: Header,
     number: u64,
     /// Whether the end of the file is missing.
     cut_off: bool,
@@ -38,13 +29,6 @@ impl Reader {
         let mut reader = Reader {
             path: name,
             lines: BufReader::new(MultiGzDecoder::new(BufReader::new(file))),
-            header: Header {
-                format: String::new(),
-                version: 0,
-                by: String::new(),
-                host: String::new(),
-                kernel: String::new(),
-            },
             number: 0,
             cut_off: false,
             done: false,
@@ -52,22 +36,18 @@ impl Reader {
         let Some(first) = reader.line()? else {
             return Err(reader.format("it is empty".into()));
         };
-        reader.header = serde_json::from_slice(&first)
+        let header: Header = serde_json::from_slice(&first)
             .map_err(|error| reader.format(format!("its first line: {error}")))?;
-        if reader.header.format != Header::FORMAT {
+        if header.format != Header::FORMAT {
             return Err(reader.format("its first line does not say that it is one".into()));
         }
-        if reader.header.version != VERSION {
-            let found = reader.header.version;
+        if header.version != VERSION {
+            let found = header.version;
             return Err(
                 reader.format(format!("version {found}, and this program reads version {VERSION}"))
             );
         }
         Ok(reader)
-    }
-
-    pub fn header(&self) -> &Header {
-        &self.header
     }
 
     /// Whether the end of the file is missing; known once everything was read.
@@ -79,13 +59,10 @@ impl Reader {
         Error::Format { path: self.path.clone(), why }
     }
 
-    fn record(&mut self) -> Result<Option<Record>, Error> {
+    fn record(&mut self) -> Result<Option<Line>, Error> {
         let Some(line) = self.line()? else { return Ok(None) };
-        match serde_json::from_slice(&line) {
-            Ok(Line::Event(event)) => Ok(Some(Record::Event(event))),
-            Ok(Line::Snapshot(snapshot)) => Ok(Some(Record::Snapshot(snapshot))),
-            Err(error) => Err(self.format(format!("line {}: {error}", self.number))),
-        }
+        let parsed = serde_json::from_slice(&line);
+        parsed.map_err(|error| self.format(format!("line {}: {error}", self.number))).map(Some)
     }
 
     /// A complete line without its end; a last one without an end was cut off.
@@ -121,7 +98,7 @@ impl Reader {
 }
 
 impl Iterator for Reader {
-    type Item = Result<Record, Error>;
+    type Item = Result<Line, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let record = self.record().transpose();
@@ -134,6 +111,7 @@ impl Iterator for Reader {
 mod tests {
     use super::super::Writer;
     use super::*;
+    use crate::model::Event;
     use crate::show::testing::busy;
 
     fn written(events: u64, finish: bool) -> (tempfile::TempDir, std::path::PathBuf) {
@@ -160,10 +138,10 @@ mod tests {
     fn what_was_written_is_read() {
         let (_dir, path) = written(1000, true);
         let mut reader = Reader::open(&path).unwrap();
-        let all: Vec<Record> = reader.by_ref().map(Result::unwrap).collect();
+        let all: Vec<Line> = reader.by_ref().map(Result::unwrap).collect();
         assert_eq!(all.len(), 1001);
-        assert!(matches!(&all[0], Record::Snapshot(s) if s.vms.len() == 3));
-        assert!(matches!(&all[1000], Record::Event(Event::On { time_ns: 999, .. })));
+        assert!(matches!(&all[0], Line::Snapshot(s) if s.vms.len() == 3));
+        assert!(matches!(&all[1000], Line::Event(Event::On { time_ns: 999, .. })));
         assert!(!reader.cut_off());
     }
 

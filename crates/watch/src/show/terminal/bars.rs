@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Small pictures made of characters: shares as a bar, a histogram as a line.
+//! Small pictures made of characters: shares as a bar.
 
 use super::colours::{Palette, letter};
-use crate::model::{Class, Histogram};
+use crate::model::Class;
 use crate::show::activity::{Activity, position};
 use ratatui::text::{Line, Span};
 
@@ -51,22 +51,6 @@ pub fn legend(palette: Palette) -> Line<'static> {
     Line::from(spans)
 }
 
-/// Width of [`sparkline`].
-pub const SPARKLINE: usize = 9;
-
-/// Durations by factors of eight from below 8 us to above 2 s; the height is the share of the total
-/// time, which long ones have most of.
-pub fn sparkline(histogram: &Histogram) -> String {
-    const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let mut weights = [0.0; SPARKLINE];
-    for (bucket, n) in histogram.counts.iter().enumerate().take(Histogram::BUCKETS) {
-        weights[(bucket / 3).min(SPARKLINE - 1)] += *n as f64 * 2f64.powi(bucket as i32);
-    }
-    let most = weights.iter().copied().fold(0.0, f64::max);
-    let level = |w: f64| LEVELS[((w / most * 8.0).ceil() as usize).clamp(1, 8) - 1];
-    weights.iter().map(|w| if *w > 0.0 { level(*w) } else { '·' }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,15 +68,5 @@ mod tests {
         assert_eq!(text(&bar), "uuuRR·····");
         let none = classes(&Activity::default(), 4, Palette { colour: true });
         assert_eq!(text(&none), "····");
-    }
-
-    #[test]
-    fn a_sparkline_weighs_by_time() {
-        let all = crate::show::testing::histogram(&[1_000, 1_000, 1_000, 40_000_000]);
-        assert_eq!(sparkline(&all), "▁····█···");
-        assert_eq!(
-            sparkline(&Histogram { counts: vec![1; 99], total_ns: 0, max_ns: 0 }).chars().count(),
-            SPARKLINE
-        );
     }
 }

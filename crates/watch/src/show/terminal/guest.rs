@@ -9,7 +9,7 @@ use crate::model::{Snapshot, Vcpu, VcpuNow, VmSnapshot};
 use crate::show::activity::Activity;
 use crate::show::lines::{doing, holders};
 use crate::show::text::{self, NONE, count, cut, optional, percent, plain, time};
-use crate::show::verdict::Best;
+use crate::show::verdict::verdict;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
@@ -25,7 +25,7 @@ pub fn draw(view: &mut View, frame: &mut Frame) {
     if let Some(now) = view.now() {
         frame.render_widget(Paragraph::new(heading(view, now)), top);
         if let Some(row) = view.rows().iter().find(|row| Some(row.vm.pid) == view.selected) {
-            lines = content(row, now, width, view.palette, &view.best);
+            lines = content(row, now, width, view.palette);
         }
     }
     let rest = lines.len().saturating_sub(usize::from(body.height));
@@ -35,21 +35,14 @@ pub fn draw(view: &mut View, frame: &mut Frame) {
     frame.render_widget(Paragraph::new(shown), body);
     let more = if below > 0 { format!("  {below} more lines") } else { String::new() };
     let help = format!(
-        " Esc back  ↑↓ scroll  w rates: {}  space {}  q quit{more}",
+        " Esc back  ↑↓ scroll  w rates: {}  q quit{more}",
         if view.since_start { "since start" } else { "recent" },
-        if view.frozen { "go on" } else { "freeze" },
     );
     let style = Style::new().add_modifier(Modifier::REVERSED);
     frame.render_widget(Paragraph::new(help).style(style), keys);
 }
 
-fn content(
-    row: &Row,
-    now: &Snapshot,
-    width: usize,
-    palette: Palette,
-    best: &Best,
-) -> Vec<Line<'static>> {
+fn content(row: &Row, now: &Snapshot, width: usize, palette: Palette) -> Vec<Line<'static>> {
     let (vm, all) = (row.vm, &row.activity.all);
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let mut lines = vec![Line::from(vec![
@@ -68,7 +61,7 @@ fn content(
         vm.blind.iter().map(|b| Line::styled(format!("not visible: {}", plain(b)), palette.soft())),
     );
     lines.push(Line::default());
-    lines.push(Line::styled(format!("Verdict: {}", best.verdict(vm, &row.activity)), bold));
+    lines.push(Line::styled(format!("Verdict: {}", verdict(&row.activity)), bold));
     lines.extend(grace(row, now, palette));
     lines.push(Line::default());
     lines.push(Line::styled(text::preemptions(all), bold));
@@ -84,10 +77,7 @@ fn content(
     }
     lines.push(Line::default());
     lines.push(bars::legend(palette));
-    lines.push(Line::styled(
-        "8us..2s: how long the time off the CPU came in, each column eight times the one before; * owes the grace period a quiescent state",
-        palette.soft(),
-    ));
+    lines.push(Line::styled("* owes the grace period a quiescent state", palette.soft()));
     lines
 }
 
@@ -151,16 +141,8 @@ fn grace(row: &Row, now: &Snapshot, palette: Palette) -> Vec<Line<'static>> {
 fn titles(width: usize) -> String {
     cut(
         &format!(
-            "  {:<5}{:<10}{:>9}  {:<11}{:>10} {:>8}  {:<20} {:<11}{}",
-            "vCPU",
-            "state",
-            "for",
-            "class",
-            "preempt/s",
-            "ready",
-            "by class",
-            "8us..2s",
-            "function (task)"
+            "  {:<5}{:<10}{:>9}  {:<11}{:>10} {:>8}  {:<20} {}",
+            "vCPU", "state", "for", "class", "preempt/s", "ready", "by class", "function (task)"
         ),
         width,
     )
@@ -205,7 +187,7 @@ fn line(
         )),
     ];
     spans.extend(bars::classes(activity, 20, palette).spans);
-    spans.push(Span::raw(format!(" {:<11}", bars::sparkline(&activity.off_cpu))));
+    spans.push(Span::raw(" "));
     let used: usize = spans.iter().map(|s| s.content.chars().count()).sum();
     let at = at.map_or(String::new(), text::location);
     spans.push(Span::raw(cut(&at, width.saturating_sub(used))));

@@ -25,9 +25,6 @@ pub fn heading(view: &View, now: &Snapshot) -> Line<'static> {
     if let Some(trouble) = &view.trouble {
         spans.push(Span::styled(format!("  {}", plain(trouble)), view.palette.warning()));
     }
-    if view.frozen {
-        spans.push(Span::styled("  frozen", view.palette.warning()));
-    }
     if now.cost.lost > 0 {
         let lost = format!("  {} events lost", now.cost.lost);
         spans.push(Span::styled(lost, view.palette.warning()));

@@ -12,19 +12,14 @@ mod guest;
 mod heading;
 mod input;
 mod overview;
-pub mod session;
+mod session;
 mod state;
 
 pub use session::Outcome;
-use state::{HELP, Mode};
 pub use state::{Request, View};
 
 use super::{Source, SourceError};
 use ratatui::Frame;
-use ratatui::crossterm::event::KeyCode;
-use ratatui::text::Line;
-use ratatui::widgets::Paragraph;
-use session::Screen;
 use std::time::Duration;
 
 /// Shows what `source` sees until the user or a signal ends it.
@@ -34,49 +29,13 @@ pub fn run(
     colour: bool,
     named: &[String],
 ) -> Result<Outcome, SourceError> {
-    let view = View::new(interval, colour).of(named);
-    session::run(&mut Watching { source, view }, interval)
-}
-
-struct Watching<'a> {
-    source: &'a mut dyn Source,
-    view: View,
-}
-
-impl Screen for Watching<'_> {
-    fn refresh(&mut self) {
-        match self.source.snapshot() {
-            Ok(snapshot) => self.view.update(snapshot),
-            Err(error) => self.view.fail(error.to_string()),
-        }
-    }
-
-    fn tick(&mut self) {
-        self.source.events();
-    }
-
-    fn key(&mut self, key: KeyCode) -> Request {
-        self.view.key(key)
-    }
-
-    fn draw(&mut self, frame: &mut Frame) {
-        self.view.draw(frame);
-    }
+    session::run(source, View::new(interval, colour).of(named))
 }
 
 impl View {
     pub fn draw(&mut self, frame: &mut Frame) {
-        match self.mode {
-            Mode::Help => help(frame),
-            _ if self.inside => guest::draw(self, frame),
-            _ => overview::draw(self, frame),
-        }
+        if self.inside { guest::draw(self, frame) } else { overview::draw(self, frame) }
     }
-}
-
-fn help(frame: &mut Frame) {
-    let lines = HELP.map(|(key, does)| Line::raw(format!("  {key:<8}{does}")));
-    frame.render_widget(Paragraph::new(lines.to_vec()), frame.area());
 }
 
 #[cfg(test)]

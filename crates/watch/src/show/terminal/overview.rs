@@ -6,7 +6,7 @@
 use super::bars;
 use super::colours::Palette;
 use super::heading::heading;
-use super::state::{Mode, Row, View};
+use super::state::{Row, View};
 use crate::model::{Snapshot, VcpuNow, VmSnapshot};
 use crate::show::histogram::quantile;
 use crate::show::lines::{doing, holders};
@@ -69,12 +69,11 @@ pub fn draw(view: &View, frame: &mut Frame) {
     frame.render_widget(Paragraph::new(heading(view, now)), top);
     let rows = view.rows();
     if rows.is_empty() {
-        let none = match view.filter.as_str() {
-            "" if view.named.is_empty() => "No virtual machine runs here yet".into(),
-            "" => format!("No virtual machine {} runs here yet", plain(&view.named.join(", "))),
-            text => format!("No virtual machine has {} in its name", plain(text)),
-        };
-        let text = format!("\n  {none}; new ones appear by themselves.");
+        let named = plain(&view.named.join(", "));
+        let sep = if named.is_empty() { "" } else { " " };
+        let text = format!(
+            "\n  No virtual machine{sep}{named} runs here yet; new ones appear by themselves."
+        );
         frame.render_widget(Paragraph::new(text), table);
     } else {
         vms(view, now, &rows, frame, table);
@@ -89,15 +88,9 @@ pub fn draw(view: &View, frame: &mut Frame) {
     ];
     frame.render_widget(Paragraph::new(lines), colours);
     let help = format!(
-        " {}q quit  ? help  / filter  Enter vCPUs and grace period  ↑↓ select  s sort: {}  w rates: {}  space {}",
-        match (view.mode, view.filter.as_str()) {
-            (Mode::Filter, text) => format!("/{}_  ", plain(text)),
-            (_, "") => String::new(),
-            (_, text) => format!("/{}  ", plain(text)),
-        },
+        " q quit  Enter vCPUs and grace period  ↑↓ select  s sort: {}  w rates: {}",
         view.order.name(),
         if view.since_start { "since start" } else { "recent" },
-        if view.frozen { "go on" } else { "freeze" },
     );
     frame.render_widget(
         Paragraph::new(help).style(Style::new().add_modifier(Modifier::REVERSED)),

@@ -6,12 +6,12 @@
 //! the view leaves the screen, then stops itself. No wait is longer than [`STEP`].
 
 use super::input::{Keys, Ready};
-use super::state::Request;
-use crate::show::SourceError;
+use super::state::{Request, View};
+use crate::show::{Source, SourceError};
+use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::terminal::{Clear, ClearType};
 use ratatui::crossterm::{cursor, execute};
-use ratatui::{DefaultTerminal, Frame};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use std::io::stdout;
 use std::sync::Arc;
@@ -20,16 +20,6 @@ use std::time::{Duration, Instant};
 
 /// How long a signal or an event may go unnoticed.
 const STEP: Duration = Duration::from_millis(100);
-
-/// A screen that a session shows.
-pub trait Screen {
-    /// Takes new figures, or keeps why there are none.
-    fn refresh(&mut self);
-    /// Called every [`STEP`] at least.
-    fn tick(&mut self) {}
-    fn key(&mut self, key: KeyCode) -> Request;
-    fn draw(&mut self, frame: &mut Frame);
-}
 
 /// How a view ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,20 +74,20 @@ impl Drop for Restore {
     }
 }
 
-/// Shows `screen`, refreshed every `interval`, until the user or a signal ends it.
-pub fn run(screen: &mut dyn Screen, interval: Duration) -> Result<Outcome, SourceError> {
+/// Shows `view` of what `source` sees until the user or a signal ends it.
+pub fn run(source: &mut dyn Source, mut view: View) -> Result<Outcome, SourceError> {
     let signals = Signals::catch()?;
     // Sets the panic hook as well.
     let mut terminal = ratatui::try_init()?;
     let restore = Restore;
-    let outcome = show(screen, interval, &mut terminal, &signals);
+    let outcome = show(source, &mut view, &mut terminal, &signals);
     drop(restore);
     outcome
 }
 
 fn show(
-    screen: &mut dyn Screen,
-    interval: Duration,
+    source: &mut dyn Source,
+    view: &mut View,
     terminal: &mut DefaultTerminal,
     signals: &Signals,
 ) -> Result<Outcome, SourceError> {
@@ -118,14 +108,17 @@ fn show(
             changed = true;
         }
         if Instant::now() >= next {
-            screen.refresh();
+            match source.snapshot() {
+                Ok(snapshot) => view.update(snapshot),
+                Err(error) => view.fail(error.to_string()),
+            }
             // After a long stop there is nothing to catch up with.
-            next = (next + interval).max(Instant::now());
+            next = (next + view.interval).max(Instant::now());
             changed = true;
         }
-        screen.tick();
+        source.events();
         if changed {
-            terminal.draw(|frame| screen.draw(frame))?;
+            terminal.draw(|frame| view.draw(frame))?;
             changed = false;
         }
         let wait = next.saturating_duration_since(Instant::now()).min(STEP);
@@ -141,7 +134,7 @@ fn show(
                     KeyCode::Char('c') if control => return Ok(Outcome::Quit),
                     KeyCode::Char('z') if control => stop(terminal)?,
                     KeyCode::Char('l') if control => terminal.clear()?,
-                    code if screen.key(code) == Request::Quit => return Ok(Outcome::Quit),
+                    code if view.key(code) == Request::Quit => return Ok(Outcome::Quit),
                     _ => (),
                 }
                 changed = true;

@@ -5,7 +5,6 @@ use super::colours::Palette;
 use crate::model::{Snapshot, VmSnapshot};
 use crate::options::names;
 use crate::show::activity::VmActivity;
-use crate::show::verdict::Best;
 use ratatui::crossterm::event::KeyCode;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -58,7 +57,6 @@ pub struct View {
     pub(super) order: Order,
     /// Rates since the beginning instead of the last intervals.
     pub(super) since_start: bool,
-    pub(super) frozen: bool,
     /// The selected VM or, in the second screen, the shown one.
     pub(super) selected: Option<u32>,
     pub(super) inside: bool,
@@ -66,37 +64,9 @@ pub struct View {
     pub(super) scroll: usize,
     /// Shown instead of figures when collecting fails.
     pub(super) trouble: Option<String>,
-    pub(super) best: Best,
     /// The VMs that were asked for; none: all.
     pub(super) named: Vec<String>,
-    /// Only VMs with this in their names are shown.
-    pub(super) filter: String,
-    pub(super) mode: Mode,
 }
-
-/// The meaning of keys.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    #[default]
-    Commands,
-    /// Keys are the filter's text.
-    Filter,
-    /// Any key leaves the help.
-    Help,
-}
-
-/// The effects of keys.
-pub const HELP: [(&str, &str); 9] = [
-    ("Enter", "vCPUs, verdict and grace period of the selected VM; Esc: back"),
-    ("↑ ↓", "select, or scroll"),
-    ("/", "show only VMs with a text in their names; Esc: all"),
-    ("s", "sort by time off the CPU, age of the grace period, or name"),
-    ("w", "rates since the start, or over ten intervals"),
-    ("space", "freeze, or go on"),
-    ("?", "this help"),
-    ("Ctrl-Z", "suspend"),
-    ("q", "quit"),
-];
 
 /// A VM with what it did.
 pub(super) struct Row<'a> {
@@ -113,15 +83,11 @@ impl View {
             first: None,
             order: Order::default(),
             since_start: false,
-            frozen: false,
             selected: None,
             inside: false,
             scroll: 0,
             trouble: None,
-            best: Best::default(),
             named: Vec::new(),
-            filter: String::new(),
-            mode: Mode::default(),
         }
     }
 
@@ -137,13 +103,9 @@ impl View {
         self.named.iter().map(String::as_str).filter(|query| !runs(query)).collect()
     }
 
-    /// Takes the next snapshot. A frozen view drops it.
+    /// Takes the next snapshot.
     pub fn update(&mut self, snapshot: Snapshot) {
         self.trouble = None;
-        if self.frozen {
-            return;
-        }
-        self.best.note(&snapshot);
         if self.first.is_none() {
             self.first = Some(snapshot.clone());
         }
@@ -151,26 +113,10 @@ impl View {
             self.recent.pop_front();
         }
         self.recent.push_back(snapshot);
-        self.select_shown();
-    }
-
-    fn select_shown(&mut self) {
         if self.selected.is_none_or(|pid| !self.rows().iter().any(|row| row.vm.pid == pid)) {
             self.selected = self.rows().first().map(|row| row.vm.pid);
             self.inside = false;
         }
-    }
-
-    /// A key of the filter's text.
-    fn edit(&mut self, key: KeyCode) {
-        match key {
-            KeyCode::Char(c) => self.filter.push(c),
-            KeyCode::Backspace => drop(self.filter.pop()),
-            KeyCode::Esc => (self.filter, self.mode) = (String::new(), Mode::Commands),
-            KeyCode::Enter => self.mode = Mode::Commands,
-            _ => (),
-        }
-        self.select_shown();
     }
 
     /// Shows that there is no snapshot, and why.
@@ -200,9 +146,7 @@ impl View {
     pub(super) fn rows(&self) -> Vec<Row<'_>> {
         let Some(now) = self.now() else { return vec![] };
         let row = |vm| Row { vm, activity: VmActivity::between(self.before(), now.time_ns, vm) };
-        let filter = self.filter.to_lowercase();
-        let wanted = |vm: &&VmSnapshot| vm.name.to_lowercase().contains(&filter);
-        let mut rows: Vec<Row> = now.vms.iter().filter(wanted).map(row).collect();
+        let mut rows: Vec<Row> = now.vms.iter().map(row).collect();
         let age = |vm: &VmSnapshot| {
             let current = vm.grace.as_ref().and_then(|g| g.current.as_ref());
             current.map_or(0, |c| now.time_ns.saturating_sub(c.began_ns))
@@ -216,34 +160,17 @@ impl View {
     }
 
     pub fn key(&mut self, key: KeyCode) -> Request {
-        match self.mode {
-            Mode::Help => self.mode = Mode::Commands,
-            Mode::Filter => self.edit(key),
-            Mode::Commands => return self.command(key),
-        }
-        Request::Nothing
-    }
-
-    fn command(&mut self, key: KeyCode) -> Request {
         match key {
             KeyCode::Char('q') => return Request::Quit,
-            KeyCode::Char('?') => self.mode = Mode::Help,
-            KeyCode::Char('/') => (self.mode, self.inside) = (Mode::Filter, false),
-            KeyCode::Esc if !self.inside && !self.filter.is_empty() => self.edit(key),
             KeyCode::Esc if !self.inside => return Request::Quit,
-            KeyCode::Esc | KeyCode::Left | KeyCode::Backspace | KeyCode::Char('h') => {
-                (self.inside, self.scroll) = (false, 0);
-            }
-            KeyCode::Enter | KeyCode::Right | KeyCode::Char('l') => {
-                (self.inside, self.scroll) = (self.selected.is_some(), 0);
-            }
-            KeyCode::Down | KeyCode::Char('j') => self.step(1),
-            KeyCode::Up | KeyCode::Char('k') => self.step(-1),
+            KeyCode::Esc => (self.inside, self.scroll) = (false, 0),
+            KeyCode::Enter => (self.inside, self.scroll) = (self.selected.is_some(), 0),
+            KeyCode::Down => self.step(1),
+            KeyCode::Up => self.step(-1),
             KeyCode::PageDown => self.step(10),
             KeyCode::PageUp => self.step(-10),
             KeyCode::Char('s') => self.order = self.order.next(),
             KeyCode::Char('w') => self.since_start = !self.since_start,
-            KeyCode::Char(' ') => self.frozen = !self.frozen,
             _ => (),
         }
         Request::Nothing

@@ -103,38 +103,6 @@ fn an_unreadable_vm_looks_unreadable_at_any_width() {
 }
 
 #[test]
-fn a_key_shows_what_keys_do() {
-    let mut view = view(false);
-    view.key(KeyCode::Char('?'));
-    let all = text(&mut view, 80, 20);
-    assert!(all.contains("/       show only VMs") && !all.contains("db-primary"), "{all}");
-    assert_eq!(view.key(KeyCode::Char('q')), Request::Nothing, "any key leaves the help");
-    assert!(text(&mut view, 80, 20).contains("db-primary"));
-}
-
-#[test]
-fn a_filter_shows_the_vms_with_its_text() {
-    let mut view = view(false);
-    for key in ['/', 'W', 'e', 'x'] {
-        view.key(KeyCode::Char(key));
-    }
-    view.key(KeyCode::Backspace);
-    let all = text(&mut view, 160, 20);
-    assert!(all.contains("web-1") && !all.contains("db-primary") && all.contains("/We_"), "{all}");
-    view.key(KeyCode::Char('q'));
-    let none = text(&mut view, 160, 20);
-    assert!(none.contains("No virtual machine has Weq in its name"), "{none}");
-    view.key(KeyCode::Backspace);
-    view.key(KeyCode::Enter);
-    assert!(view.selected == Some(4712) && view.key(KeyCode::Down) == Request::Nothing);
-    view.update(busy(3));
-    assert!(!text(&mut view, 160, 20).contains("db-primary"));
-    assert_eq!(view.key(KeyCode::Esc), Request::Nothing);
-    assert!(text(&mut view, 160, 20).contains("db-primary"));
-    assert_eq!(view.key(KeyCode::Esc), Request::Quit);
-}
-
-#[test]
 fn no_size_and_no_key_breaks_it() {
     let keys = [
         KeyCode::Down,
@@ -145,10 +113,6 @@ fn no_size_and_no_key_breaks_it() {
         KeyCode::Up,
         KeyCode::PageUp,
         KeyCode::Esc,
-        KeyCode::Char(' '),
-        KeyCode::Char('s'),
-        KeyCode::Char('?'),
-        KeyCode::Char('/'),
         KeyCode::Char('z'),
     ];
     for (width, height) in [(0, 0), (1, 1), (2, 3), (7, 40), (20, 4), (300, 2), (500, 100)] {
@@ -215,17 +179,6 @@ fn the_selection_stays_with_its_vm_and_leaves_when_it_ends() {
     view.update(last);
     assert_ne!(view.selected, Some(selected));
     assert!(view.selected.is_some());
-}
-
-#[test]
-fn a_frozen_view_keeps_its_figures() {
-    let mut view = view(false);
-    view.key(KeyCode::Char(' '));
-    let mut none = busy(3);
-    none.vms.clear();
-    view.update(none);
-    let all = text(&mut view, 160, 20);
-    assert!(all.contains("db-primary") && all.contains("frozen"), "{all}");
 }
 
 #[test]
