@@ -12,15 +12,15 @@
 // guest's kernel measures it against the slow clocks, and takes it to be N
 // times as fast.)
 //
-// Exceptions, which run at full speed: CPU-time clocks, and limits in io_uring,
-// which no library call passes on. A program that waits too short, because of
-// such a limit, finds that its timer has not expired and waits again.
+// Exceptions, which run at full speed: CPU-time clocks, limits in io_uring,
+// which no library call passes on, and what QEMU does not wait with. A program
+// that waits too short, because of such a limit, finds that its timer has not
+// expired and waits again.
 //
 // Clocks that count from boot become t / N. CLOCK_REALTIME becomes start + (t -
 // start) / N, where start is the time at which the program was started.
 
 #define _GNU_SOURCE
-// The checked forms below (__poll_chk) are defined here, not used.
 #undef _FORTIFY_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -28,7 +28,6 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -37,7 +36,6 @@
 #include <sys/select.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -53,17 +51,12 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 #define REAL(name) static __typeof__(name) *real_##name
 REAL(clock_gettime);
-REAL(clock_nanosleep);
-REAL(epoll_pwait);
-REAL(pthread_cond_clockwait);
-REAL(pthread_cond_timedwait);
+REAL(epoll_wait);
+REAL(nanosleep);
 REAL(ppoll);
 REAL(pselect);
-REAL(sem_clockwait);
-REAL(sigtimedwait);
+REAL(pthread_cond_timedwait);
 REAL(syscall);
-REAL(timerfd_gettime);
-REAL(timerfd_settime);
 
 static int64_t from_timespec(const struct timespec *t)
 {
@@ -93,16 +86,11 @@ static void start(void)
 
 #define LOOK_UP(name) real_##name = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
 	LOOK_UP(clock_gettime);
-	LOOK_UP(clock_nanosleep);
-	LOOK_UP(epoll_pwait);
-	LOOK_UP(pthread_cond_clockwait);
+	LOOK_UP(epoll_wait);
+	LOOK_UP(nanosleep);
 	LOOK_UP(ppoll);
 	LOOK_UP(pselect);
-	LOOK_UP(sem_clockwait);
-	LOOK_UP(sigtimedwait);
 	LOOK_UP(syscall);
-	LOOK_UP(timerfd_gettime);
-	LOOK_UP(timerfd_settime);
 	// Without a version one may get the form for programs from before 2003.
 	real_pthread_cond_timedwait =
 		(__typeof__(pthread_cond_timedwait) *)dlvsym(
@@ -219,38 +207,6 @@ int poll(struct pollfd *fds, nfds_t count, int ms)
 	return ppoll(fds, count, ms < 0 ? NULL : &limit, NULL);
 }
 
-int __poll_chk(struct pollfd *fds, nfds_t count, int ms, size_t size);
-int __poll_chk(struct pollfd *fds, nfds_t count, int ms, size_t size)
-{
-	if (size / sizeof(*fds) < count)
-		abort();
-	return poll(fds, count, ms);
-}
-
-int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *limit,
-		const sigset_t *mask, size_t size);
-int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *limit,
-		const sigset_t *mask, size_t size)
-{
-	if (size / sizeof(*fds) < count)
-		abort();
-	return ppoll(fds, count, limit, mask);
-}
-
-int pselect(int count, fd_set *restrict in, fd_set *restrict out,
-	    fd_set *restrict other, const struct timespec *restrict limit,
-	    const sigset_t *restrict mask)
-{
-	struct timespec longer;
-
-	ready();
-	if (limit) {
-		longer = to_timespec(times(from_timespec(limit)));
-		limit = &longer;
-	}
-	return real_pselect(count, in, out, other, limit, mask);
-}
-
 // Does not write the time that is left to `limit`, as POSIX allows.
 int select(int count, fd_set *restrict in, fd_set *restrict out,
 	   fd_set *restrict other, struct timeval *restrict limit)
@@ -262,107 +218,40 @@ int select(int count, fd_set *restrict in, fd_set *restrict out,
 			.tv_sec = limit->tv_sec + limit->tv_usec / 1000000,
 			.tv_nsec = limit->tv_usec % 1000000 * 1000,
 		};
-	return pselect(count, in, out, other, limit ? &precise : NULL, NULL);
-}
-
-int epoll_pwait(int fd, struct epoll_event *events, int count, int ms,
-		const sigset_t *mask)
-{
 	ready();
-	if (ms > 0)
-		ms = ms > INT_MAX / factor ? INT_MAX : (int)(ms * factor);
-	return real_epoll_pwait(fd, events, count, ms, mask);
+	if (limit)
+		precise = to_timespec(times(from_timespec(&precise)));
+	return real_pselect(count, in, out, other, limit ? &precise : NULL,
+			    NULL);
 }
 
 int epoll_wait(int fd, struct epoll_event *events, int count, int ms)
 {
-	return epoll_pwait(fd, events, count, ms, NULL);
-}
-
-// Timers.
-
-static int64_t scaled_setting(int fd_absolute, clockid_t clock,
-			      const struct timespec *t)
-{
-	int64_t ns = from_timespec(t);
-
-	// 0 means: no timer.
-	if (ns == 0)
-		return 0;
-	return fd_absolute ? when(clock, ns) : times(ns);
-}
-
-int timerfd_settime(int fd, int flags, const struct itimerspec *new,
-		    struct itimerspec *old)
-{
-	struct itimerspec longer;
-	int result;
-
 	ready();
-	longer.it_interval =
-		to_timespec(times(from_timespec(&new->it_interval)));
-	longer.it_value = to_timespec(
-		scaled_setting(flags & TFD_TIMER_ABSTIME,
-			       clock_of_deadline(from_timespec(&new->it_value)),
-			       &new->it_value));
-	result = real_timerfd_settime(fd, flags, &longer, old);
-	if (result == 0 && old) {
-		old->it_interval =
-			to_timespec(from_timespec(&old->it_interval) / factor);
-		old->it_value =
-			to_timespec(from_timespec(&old->it_value) / factor);
-	}
-	return result;
-}
-
-int timerfd_gettime(int fd, struct itimerspec *now)
-{
-	int result;
-
-	ready();
-	result = real_timerfd_gettime(fd, now);
-	if (result == 0) {
-		now->it_interval =
-			to_timespec(from_timespec(&now->it_interval) / factor);
-		now->it_value =
-			to_timespec(from_timespec(&now->it_value) / factor);
-	}
-	return result;
+	if (ms > 0)
+		ms = ms > INT_MAX / factor ? INT_MAX : (int)(ms * factor);
+	return real_epoll_wait(fd, events, count, ms);
 }
 
 // Sleeping.
 
-int clock_nanosleep(clockid_t clock, int flags, const struct timespec *t,
-		    struct timespec *left)
+int nanosleep(const struct timespec *t, struct timespec *left)
 {
 	struct timespec longer;
 	int result;
 
 	ready();
-	if (is_cpu_time(clock))
-		return real_clock_nanosleep(clock, flags, t, left);
-	if (flags & TIMER_ABSTIME)
-		longer = to_timespec(when(clock, from_timespec(t)));
-	else
-		longer = to_timespec(times(from_timespec(t)));
 	// The kernel refuses what is no time at all; scaled, that could look
 	// valid.
-	if (t->tv_nsec < 0 || t->tv_nsec >= SECOND || t->tv_sec < 0)
-		return EINVAL;
-	result = real_clock_nanosleep(clock, flags, &longer, left);
-	if (result == EINTR && left && !(flags & TIMER_ABSTIME))
+	if (t->tv_nsec < 0 || t->tv_nsec >= SECOND || t->tv_sec < 0) {
+		errno = EINVAL;
+		return -1;
+	}
+	longer = to_timespec(times(from_timespec(t)));
+	result = real_nanosleep(&longer, left);
+	if (result != 0 && left)
 		*left = to_timespec(from_timespec(left) / factor);
 	return result;
-}
-
-int nanosleep(const struct timespec *t, struct timespec *left)
-{
-	int error = clock_nanosleep(CLOCK_MONOTONIC, 0, t, left);
-
-	if (error == 0)
-		return 0;
-	errno = error;
-	return -1;
 }
 
 int usleep(useconds_t us)
@@ -381,31 +270,7 @@ unsigned int sleep(unsigned int seconds)
 		       : (unsigned int)(left.tv_sec + (left.tv_nsec > 0));
 }
 
-int sigtimedwait(const sigset_t *restrict set, siginfo_t *restrict info,
-		 const struct timespec *restrict limit)
-{
-	struct timespec longer;
-
-	ready();
-	if (limit) {
-		longer = to_timespec(times(from_timespec(limit)));
-		limit = &longer;
-	}
-	return real_sigtimedwait(set, info, limit);
-}
-
 // Waiting for threads, with a deadline.
-
-int pthread_cond_clockwait(pthread_cond_t *restrict cond,
-			   pthread_mutex_t *restrict mutex, clockid_t clock,
-			   const struct timespec *restrict deadline)
-{
-	struct timespec at;
-
-	ready();
-	at = to_timespec(when(clock, from_timespec(deadline)));
-	return real_pthread_cond_clockwait(cond, mutex, clock, &at);
-}
 
 int pthread_cond_timedwait(pthread_cond_t *restrict cond,
 			   pthread_mutex_t *restrict mutex,
@@ -417,21 +282,6 @@ int pthread_cond_timedwait(pthread_cond_t *restrict cond,
 	ready();
 	at = to_timespec(when(clock_of_deadline(ns), ns));
 	return real_pthread_cond_timedwait(cond, mutex, &at);
-}
-
-int sem_clockwait(sem_t *restrict sem, clockid_t clock,
-		  const struct timespec *restrict deadline)
-{
-	struct timespec at;
-
-	ready();
-	at = to_timespec(when(clock, from_timespec(deadline)));
-	return real_sem_clockwait(sem, clock, &at);
-}
-
-int sem_timedwait(sem_t *restrict sem, const struct timespec *restrict deadline)
-{
-	return sem_clockwait(sem, CLOCK_REALTIME, deadline);
 }
 
 // GLib waits in futexes of its own. Everything else passes unchanged; a system
