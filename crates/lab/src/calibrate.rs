@@ -6,22 +6,18 @@ use crate::error::Result;
 use crate::limit::scaled;
 use crate::process::Cancel;
 use crate::vm::{Accel, Vm, allowed_cpus};
-use reprieve_init::gaps;
 use reprieve_init::protocol::{BASE_SLICE_FILE, Command, Cost, Event};
-use rustix::thread::{CpuSet, sched_setaffinity};
-use rustix::time::{ClockId, clock_getres, clock_gettime};
 use std::time::Duration;
 
-/// Time for each cost. Timers and switches come a few hundred times per second.
+/// Time for each cost. Switches come a few hundred times per second.
 const EXIT: Duration = Duration::from_millis(100);
-const TIMER: Duration = Duration::from_millis(300);
 const SWITCH: Duration = Duration::from_millis(800);
 
 /// How long a guest may take for one.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// All costs together take about this long.
-pub const ESTIMATE: Duration = Duration::from_millis(1500);
+pub const ESTIMATE: Duration = Duration::from_millis(1000);
 
 /// Measures all costs with `vm`, a guest of two or more vCPUs without work, whose vCPUs are pinned
 /// as in `pin` before and after.
@@ -32,7 +28,6 @@ pub fn measure(vm: &mut Vm, accel: Accel, pin: &[Vec<u32>], cancel: &Cancel) -> 
         Accel::Kvm => ask(vm, Cost::Exit, EXIT, cancel)?,
         Accel::Tcg => None,
     };
-    let guest_timer = ask(vm, Cost::Timer, TIMER, cancel)?;
     let vcpu_switch = if vcpus < 2 {
         None
     } else {
@@ -43,13 +38,7 @@ pub fn measure(vm: &mut Vm, accel: Accel, pin: &[Vec<u32>], cancel: &Cancel) -> 
         vm.threads().pin(&(0..vcpus).map(before).collect::<Vec<_>>(), &[])?;
         switch?
     };
-    Ok(Costs {
-        vcpu_switch,
-        vm_exit,
-        host_timer: host_timer(),
-        guest_timer,
-        slice_ns: base_slice_ns(),
-    })
+    Ok(Costs { vcpu_switch, vm_exit, slice_ns: base_slice_ns() })
 }
 
 fn ask(vm: &mut Vm, cost: Cost, time: Duration, cancel: &Cancel) -> Result<Option<Measured>> {
@@ -62,29 +51,6 @@ fn ask(vm: &mut Vm, cost: Cost, time: Duration, cancel: &Cancel) -> Result<Optio
         Ok(())
     })?;
     Ok(found)
-}
-
-/// A timer interrupt on a CPU of this machine, seen from a thread of this program.
-fn host_timer() -> Option<Measured> {
-    let cpu = *allowed_cpus().last()? as usize;
-    let watch = move || {
-        let mut set = CpuSet::new();
-        if cpu >= CpuSet::MAX_CPU {
-            return None;
-        }
-        set.set(cpu);
-        sched_setaffinity(None, &set).ok()?;
-        let now = || {
-            let now = clock_gettime(ClockId::Monotonic);
-            now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-        };
-        // The coarse clocks advance with the tick.
-        let tick = clock_getres(ClockId::MonotonicCoarse).tv_nsec as u64;
-        gaps::timer(&gaps::watch(now, TIMER.as_nanos() as u64), tick.max(1))
-    };
-    // In a thread of its own, because it stays pinned.
-    let found = std::thread::spawn(watch).join().ok()??;
-    Some(Measured { ns: found.ns, count: found.count })
 }
 
 /// The slice of this machine's stock scheduler, if debugfs shows it.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The costs of switches, exits and interrupts in the bed in use, beside hardware.
+//! The costs of switches and exits in the bed in use, beside hardware.
 //!
 //! A scheduler is judged by what it costs and what it brings. Where a switch costs a tenth of a
 //! time slice instead of a thousandth, a scheduler that switches more often looks ruinous. A report
@@ -17,10 +17,6 @@ pub struct Costs {
     pub vcpu_switch: Option<Measured>,
     /// Exit and entry: an instruction (CPUID) that the hypervisor executes for the guest.
     pub vm_exit: Option<Measured>,
-    /// A timer interrupt of the host.
-    pub host_timer: Option<Measured>,
-    /// A timer interrupt of a guest that computes, with the exits that it takes.
-    pub guest_timer: Option<Measured>,
     /// The stock scheduler's base slice, ns.
     pub slice_ns: Option<u64>,
 }
@@ -33,27 +29,11 @@ pub struct Measured {
     pub count: u64,
 }
 
-/// A figure that somebody published for hardware.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Published {
-    pub ns: u64,
-    pub source: &'static str,
-}
-
-/// KVM on x86, Xeon E5-2450 at 2.1 GHz: the microbenchmarks "VM Switch", 4,812 cycles, and
-/// "Hypercall", 1,300 cycles.
-const DALL: &str = "Dall and others, \"ARM Virtualization: Performance and Architectural Implications\", ISCA 2016, table II (KVM x86, Xeon E5-2450, 2.1 GHz)";
-/// The example of a local timer interrupt in the kernel's documentation of its noise tracer: 1,845
-/// ns, without entry and exit.
-const OSNOISE: &str = "Linux, Documentation/trace/osnoise-tracer.rst, the example's local_timer (without entry and exit)";
-
 /// A row of the table.
 pub struct Cost {
-    /// Stable name, for programs.
-    pub key: &'static str,
     pub label: &'static str,
     pub measured: Option<Measured>,
-    pub hardware: Option<Published>,
+    pub hardware_ns: u64,
     slice_ns: Option<u64>,
 }
 
@@ -64,7 +44,7 @@ impl Cost {
     }
 
     pub fn hardware_share(&self) -> Option<f64> {
-        share(self.hardware?.ns, self.slice_ns)
+        share(self.hardware_ns, self.slice_ns)
     }
 }
 
@@ -73,32 +53,23 @@ fn share(ns: u64, slice_ns: Option<u64>) -> Option<f64> {
 }
 
 impl Costs {
-    /// The table, in its order.
-    pub fn rows(&self) -> [Cost; 4] {
-        let row = |key, label, measured, hardware| Cost {
-            key,
+    /// The table, in its order. Hardware: KVM on a Xeon E5-2450 at 2.1 GHz (Dall and others, "ARM
+    /// Virtualization: Performance and Architectural Implications", ISCA 2016, table II, "VM
+    /// Switch", 4,812 cycles, and "Hypercall", 1,300 cycles).
+    pub fn rows(&self) -> [Cost; 2] {
+        let row = |label, measured, hardware_ns| Cost {
             label,
             measured,
-            hardware,
+            hardware_ns,
             slice_ns: self.slice_ns,
         };
-        let published = |ns, source| Some(Published { ns, source });
         [
-            row("vcpu_switch", "Switch of vCPUs", self.vcpu_switch, published(2_291, DALL)),
-            row("vm_exit", "VM exit and entry", self.vm_exit, published(619, DALL)),
-            row("host_timer", "Timer interrupt, host", self.host_timer, published(1_845, OSNOISE)),
-            row("guest_timer", "Timer interrupt, guest", self.guest_timer, None),
+            row("Switch of vCPUs", self.vcpu_switch, 2_291),
+            row("VM exit and entry", self.vm_exit, 619),
         ]
     }
 
-    /// The sources of the hardware's figures.
-    pub fn sources(&self) -> Vec<&'static str> {
-        let mut all: Vec<_> = self.rows().iter().filter_map(|r| Some(r.hardware?.source)).collect();
-        all.dedup();
-        all
-    }
-
-    /// The table for a terminal, without the sources.
+    /// The table for a terminal.
     pub fn to_text(&self) -> String {
         let us = |ns: Option<u64>| ns.map_or("-".into(), |ns| format!("{:.2}", ns as f64 / 1e3));
         let percent = |share: Option<f64>| share.map_or("-".into(), |s| format!("{s:.2}"));
@@ -113,7 +84,7 @@ impl Costs {
                 row.label,
                 us(row.measured.map(|m| m.ns)),
                 percent(row.share()),
-                us(row.hardware.map(|h| h.ns)),
+                us(Some(row.hardware_ns)),
                 percent(row.hardware_share())
             );
         }
@@ -136,7 +107,6 @@ mod tests {
         assert_eq!(costs.rows()[0].share(), Some(1.0));
         let text = costs.to_text();
         assert!(text.contains("28.00        1.00          2.29        0.08"), "{text}");
-        assert_eq!(costs.sources().len(), 2);
         let unknown = Costs { slice_ns: None, ..costs };
         assert_eq!(unknown.rows()[0].share(), None);
         assert!(unknown.to_text().contains("not known"));

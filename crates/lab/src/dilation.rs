@@ -5,7 +5,7 @@
 //! its timers would run at full speed. So a context switch, an exit or an interrupt would take 10
 //! to 20 times as large a share of a time slice, and a scheduler would be judged by that. With its
 //! clocks slowed by as much, the shares of plain code are those of hardware again; nested switches
-//! and exits still cost more (`lab calibrate`). (The idea is DieCast's: Gupta
+//! and exits still cost more: a report says how much. (The idea is DieCast's: Gupta
 //! and others, "DieCast: Testing Distributed Systems with an Accurate Scale Model", NSDI 2008.)
 
 use crate::error::{Error, Result};

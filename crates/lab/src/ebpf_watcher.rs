@@ -81,17 +81,10 @@ impl Watched {
             count: sum.count + vcpu.announced,
             ns: sum.ns + vcpu.announced_off_cpu_ns,
         });
-        let mut takers: BTreeMap<String, Preempted> = BTreeMap::new();
-        for taker in &vm.takers {
-            let sum = takers.entry(taker.name.clone()).or_default();
-            sum.count += taker.count;
-            sum.ns += taker.total_ns;
-        }
         let grace = vm.grace.unwrap_or_default();
         let cost = snapshot.cost;
         Ok(Totals {
             classes,
-            takers,
             readers,
             announced,
             grace_periods: grace.durations.counts.iter().sum(),

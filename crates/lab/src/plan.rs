@@ -10,7 +10,7 @@ use reprieve_init::protocol::{Measure, Workload};
 use serde::{Deserialize, Serialize};
 
 /// Bumped when a stored plan or record changes meaning.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {

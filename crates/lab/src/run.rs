@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A whole run, from the requests to the reports.
 
-use crate::costs::Costs;
 use crate::error::{Error, Result};
 use crate::execute;
-use crate::experiments::{self, Machine, Request, Size};
+use crate::experiments::{Machine, Request, Size};
 use crate::host::{self, Bed, Mode, PlanHost, RunContext};
 use crate::host_scheduler::HostScheduler;
 use crate::images::kernels::KernelSpec;
 use crate::images::{Images, Program};
 use crate::plan::Plan;
-use crate::policy::{Need, Policy};
+use crate::policy::Policy;
 use crate::process::Cancel;
 use crate::progress::Progress;
-use crate::record::HostInfo;
 use crate::recorder::Recorder;
 use crate::report::{self, Summary};
 use std::collections::BTreeSet;
@@ -88,8 +86,6 @@ pub fn machine(bed: &Bed) -> Result<Machine> {
 /// The things that a run needs from outside.
 #[derive(Clone, Copy)]
 pub struct Around<'a> {
-    /// The guests under test are watched from outside.
-    pub watch: bool,
     pub progress: &'a dyn Progress,
     pub cancel: &'a Cancel,
 }
@@ -108,7 +104,7 @@ pub fn on_host(
     around: Around,
     work: impl FnOnce(&mut PlanHost) -> Result<()>,
 ) -> Result<()> {
-    let Around { watch, progress, cancel } = around;
+    let Around { progress, cancel } = around;
     settings.bed.check()?;
     let policies: Vec<&Policy> =
         plans.iter().flat_map(|plan| &plan.variants).map(|v| &v.policy).collect();
@@ -125,41 +121,12 @@ pub fn on_host(
     let logs = dirs[0].join("logs");
     let (logs, set, vms) = (logs.as_path(), &set, true);
     let limits = plans.iter().any(Plan::limits);
-    let run = RunContext { set, logs, progress, cancel, watch, need, limits, vms };
+    let run = RunContext { set, logs, progress, cancel, need, limits, vms };
     let vms_mib = plans.iter().map(Size::memory_of).max().unwrap_or(0);
     let mut plan_host = PlanHost::new(&settings.bed, &images, vms_mib, run)?;
     work(&mut plan_host)?;
     plan_host.shut_down();
     Ok(())
-}
-
-/// Measures what switches, exits and interrupts cost in the bed of `settings`, in a guest
-/// with kernel `guest_kernel`. Logs go to `settings.out`.
-pub fn calibrate(
-    guest_kernel: &str,
-    settings: &Settings,
-    progress: &dyn Progress,
-    cancel: &Cancel,
-) -> Result<(HostInfo, Costs)> {
-    settings.bed.check()?;
-    let images = Images::open(cancel, progress)?;
-    let set = images.prepare(&[guest_kernel.into()], &[])?;
-    let (logs, need) = (&settings.out, Need::Nothing);
-    let (watch, limits, vms) = (false, false, true);
-    let set = &set;
-    let run = RunContext { set, logs, progress, cancel, watch, need, limits, vms };
-    let plan = experiments::calibration(guest_kernel);
-    let (vms_mib, Settings { bed, out }) = (Size::memory_of(&plan), settings);
-    let mut plan_host = PlanHost::new(bed, &images, vms_mib, run)?;
-    let mut recorder = Recorder::create(out.join("raw.jsonl"))?;
-    plan_host.execute(&plan, out, &mut recorder)?;
-    plan_host.shut_down();
-    let run = report::load(out)?;
-    let costs = run.costs.ok_or_else(|| {
-        let why = run.notices.join("; ");
-        Error::Other(format!("the guest measured nothing: {why}"))
-    })?;
-    Ok((run.host, costs))
 }
 
 /// The guest kernels and the programs of all `plans`.

@@ -25,9 +25,6 @@ pub struct Totals {
     pub grace_periods_ns: u64,
     /// Grace periods too short for both ends to be seen.
     pub grace_periods_unseen: u64,
-    /// The processes that took most CPU time from its vCPUs, by name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub takers: BTreeMap<String, Preempted>,
     /// CPU time of the host that watching took.
     pub cost_ns: u64,
     /// Events that were lost, and so are missing in the figures above.
@@ -66,12 +63,12 @@ impl Preempted {
 impl Totals {
     /// The difference to an `earlier` reading.
     pub fn since(&self, earlier: &Totals) -> Totals {
-        let each = |now: &BTreeMap<String, Preempted>, earlier: &BTreeMap<String, Preempted>| {
-            let before = |name| earlier.get(name).copied().unwrap_or_default();
-            now.iter().map(|(name, now)| (name.clone(), now.since(before(name)))).collect()
-        };
+        let before = |class| earlier.classes.get(class).copied().unwrap_or_default();
+        let classes = self.classes.iter();
         Totals {
-            classes: each(&self.classes, &earlier.classes),
+            classes: classes
+                .map(|(class, now)| (class.clone(), now.since(before(class))))
+                .collect(),
             readers: self.readers.since(earlier.readers),
             announced: self.announced.since(earlier.announced),
             grace_periods: self.grace_periods.saturating_sub(earlier.grace_periods),
@@ -79,29 +76,9 @@ impl Totals {
             grace_periods_unseen: self
                 .grace_periods_unseen
                 .saturating_sub(earlier.grace_periods_unseen),
-            takers: each(&self.takers, &earlier.takers),
             cost_ns: self.cost_ns.saturating_sub(earlier.cost_ns),
             lost: self.lost.saturating_sub(earlier.lost),
         }
-    }
-
-    /// The sum of both.
-    pub fn plus(&self, other: &Totals) -> Totals {
-        let mut sum = self.clone();
-        for (sum, other) in [(&mut sum.classes, &other.classes), (&mut sum.takers, &other.takers)] {
-            for (name, preempted) in other {
-                let all = sum.entry(name.clone()).or_default();
-                *all = all.plus(*preempted);
-            }
-        }
-        sum.readers = sum.readers.plus(other.readers);
-        sum.announced = sum.announced.plus(other.announced);
-        sum.grace_periods += other.grace_periods;
-        sum.grace_periods_ns += other.grace_periods_ns;
-        sum.grace_periods_unseen += other.grace_periods_unseen;
-        sum.cost_ns += other.cost_ns;
-        sum.lost += other.lost;
-        sum
     }
 
     /// All preemptions.
@@ -126,7 +103,6 @@ mod tests {
         assert_eq!(phase.preempted(), Preempted { count: 3, ns: 30 });
         assert_eq!(phase.readers, Preempted::default());
         assert_eq!(phase.grace_periods, 3);
-        assert_eq!(phase.plus(&totals(2, 3)), totals(5, 3));
         // A class that did not occur before the phase.
         assert_eq!(totals(5, 0).since(&Totals::default()).preempted().count, 5);
     }

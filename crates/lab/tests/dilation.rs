@@ -50,19 +50,10 @@ fn a_dilated_guests_clock_runs_slower() {
     let set = images.prepare(&[KERNEL.into()], &[]).unwrap();
     let logs = tempfile::tempdir().unwrap();
     let guest = &set.guests[KERNEL];
+    let console = logs.path().join("console.log");
     let config = Config {
-        name: "dilated".into(),
-        accel: Accel::Tcg,
         dilation: Dilation::new(N).unwrap(),
-        cpu: None,
-        vcpus: 1,
-        spare_vcpus: 0,
-        memory_mib: 256,
-        kernel: guest.kernel.clone(),
-        initrd: guest.initrd.clone(),
-        args: String::new(),
-        console: logs.path().join("console.log"),
-        region: false,
+        ..Config::new("dilated", Accel::Tcg, guest, console)
     };
     let kvm = Config { accel: Accel::Kvm, ..config.clone() };
     let refused = Vm::boot(&kvm, &set.qemu, FOREVER, &cancel).err().unwrap().to_string();

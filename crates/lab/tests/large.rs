@@ -44,19 +44,13 @@ impl<'a> Machine<'a> {
         // A CPU of ours carries so many. Their timers alone could be all that it has time for.
         let here = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let dilation = Dilation::new(cpus.div_ceil(here)).unwrap();
+        let console = |attempt| logs.path().join(format!("console.{attempt}.log"));
         let config = |attempt| Config {
-            name: "large".into(),
-            accel: Accel::Tcg,
             dilation,
-            cpu: None,
             vcpus: cpus,
-            spare_vcpus: 0,
             memory_mib: 3072,
-            kernel: image.kernel.clone(),
-            initrd: image.initrd.clone(),
             args: QUIET.into(),
-            console: logs.path().join(format!("console.{attempt}.log")),
-            region: false,
+            ..Config::new("large", Accel::Tcg, &image, console(attempt))
         };
         let again = |attempt, error: &_| {
             eprintln!("boot {attempt} failed: {error}");

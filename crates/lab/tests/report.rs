@@ -5,7 +5,6 @@
 mod report_common;
 
 use report_common::*;
-use reprieve_lab::costs::{Costs, Measured};
 use reprieve_lab::dilation::Dilation;
 use reprieve_lab::error::Error;
 use reprieve_lab::plan::Scenario;
@@ -223,16 +222,12 @@ fn what_was_not_measured_is_a_dash() {
     records.retain(|r| {
         !matches!(
             r,
-            Record::Sample { sample: reprieve_init::protocol::Sample::GracePeriod { .. }, .. }
+            Record::Sample { sample: reprieve_init::protocol::Sample::GracePeriod(..), .. }
         )
     });
-    let Record::Run { plan, .. } = &mut records[0] else { unreachable!() };
-    plan.measure.callback_probe_hz = 50;
     let s = summary(&scratch.run("run", &records));
     let text = s.to_text(80);
-    assert!(s.notices.iter().any(|n| n.contains("callback latency was to be measured")), "{text}");
     for label in [
-        "Latency p99, ms",
         "GP mean, ms",
         "GP min, ms",
         "vCPU preemptions, 1/s",
@@ -455,19 +450,6 @@ fn a_guest_without_memory_is_a_result() {
 }
 
 #[test]
-fn the_costs_of_the_bed_are_in_the_report() {
-    let scratch = Scratch::new();
-    let mut records = small("membench");
-    let switch = Some(Measured { ns: 28_000, count: 300 });
-    let costs = Costs { vcpu_switch: switch, slice_ns: Some(1_400_000), ..Costs::default() };
-    records.insert(2, Record::Costs { costs: costs.clone() });
-    let dir = scratch.run("run", &records);
-    let s = report::write(&dir).unwrap();
-    assert_eq!(s.costs, Some(costs));
-    assert!(s.to_text(80).contains("28.00        2.00          2.29        0.16"));
-}
-
-#[test]
 fn dilated_time_is_part_of_the_conditions() {
     let scratch = Scratch::new();
     let mut records = small("membench");
@@ -597,7 +579,7 @@ fn damage_is_named_by_line() {
     let mut foreign = plan("membench", &["default"], 1);
     foreign.schema = 7;
     let error = load_error(lines(&[start(foreign)]).as_bytes());
-    assert!(error.contains("line 1: written in schema 7, this program reads schema 2"), "{error}");
+    assert!(error.contains("line 1: written in schema 7, this program reads schema 3"), "{error}");
     assert!(load_error(b"{\"name\":\"package\"}\n").contains("not the start of a run"));
     assert!(load_error(b"PNG\n\x1a\xff\n").contains("line 1: not a record"));
     assert!(load_error(b"").contains("died before it recorded anything"));
@@ -719,7 +701,7 @@ fn the_summary_reads_back() {
     let s = report::write(&dir).unwrap();
     let stored: Summary =
         serde_json::from_slice(&std::fs::read(dir.join("summary.json")).unwrap()).unwrap();
-    assert_eq!((stored.schema, &stored.experiment), (3, &s.experiment));
+    assert_eq!((stored.schema, &stored.experiment), (4, &s.experiment));
     close(stored.variants[0].row("gp_mean").unwrap().ratio, 4.0);
     let mut files: Vec<_> =
         std::fs::read_dir(&dir).unwrap().map(|f| f.unwrap().file_name()).collect();
@@ -730,27 +712,25 @@ fn the_summary_reads_back() {
 /// A guest may send any number: the report may look odd, but there must be one, soon.
 #[test]
 fn absurd_figures_do_no_harm() {
-    use reprieve_init::protocol::Sample;
+    use reprieve_init::protocol::{Cpu, Fragmentation, GracePeriod, Memory, Sample};
     let scratch = Scratch::new();
     let huge = u64::MAX;
     let samples = [
-        Sample::GracePeriod { start_ns: 0, end_ns: huge, cpu_ns: huge },
-        Sample::GracePeriod { start_ns: huge, end_ns: 0, cpu_ns: 0 },
+        Sample::GracePeriod(GracePeriod { start_ns: 0, end_ns: huge, cpu_ns: huge }),
+        Sample::GracePeriod(GracePeriod { start_ns: huge, end_ns: 0, cpu_ns: 0 }),
         Sample::OpenGracePeriod { start_ns: huge, open_ns: huge },
-        Sample::Memory { t_ns: 0, free_kb: huge, slab_kb: huge, used_kb: huge },
-        Sample::Memory { t_ns: huge, free_kb: 0, slab_kb: 0, used_kb: 0 },
-        Sample::Fragmentation { t_ns: huge, unusable: vec![f64::MAX; 64] },
-        Sample::Fragmentation { t_ns: 0, unusable: vec![] },
-        Sample::Cpu {
+        Sample::Memory(Memory { t_ns: 0, free_kb: huge, slab_kb: huge, used_kb: huge }),
+        Sample::Memory(Memory { t_ns: huge, free_kb: 0, slab_kb: 0, used_kb: 0 }),
+        Sample::Fragmentation(Fragmentation { t_ns: huge, unusable: vec![f64::MAX; 64] }),
+        Sample::Fragmentation(Fragmentation { t_ns: 0, unusable: vec![] }),
+        Sample::Cpu(Cpu {
             t_ns: huge,
             steal: f64::MAX,
             kernel: -1.0,
             user: 0.0,
             idle: 0.0,
             callbacks: Some(huge),
-        },
-        Sample::Callback { t_ns: huge, cpu: u32::MAX, latency_ns: huge },
-        Sample::Callback { t_ns: 0, cpu: 0, latency_ns: 0 },
+        }),
     ];
     // Each alone, to have empty and one-point figures too, then all together.
     let sets = samples.iter().map(std::slice::from_ref).chain([&samples[..], &[]]);
@@ -758,14 +738,10 @@ fn absurd_figures_do_no_harm() {
         let mut records = small("dbench");
         records.retain(|r| !matches!(r, Record::Sample { .. }));
         for r in &mut records {
-            match r {
-                Record::Run { plan, .. } => plan.measure.callback_probe_hz = 1,
-                Record::PhaseEnd { result, host, .. } => {
-                    result.elapsed_ns = huge;
-                    result.operations = f64::MAX;
-                    host.cpu_ns.values_mut().for_each(|ns| *ns = huge);
-                }
-                _ => {}
+            if let Record::PhaseEnd { result, host, .. } = r {
+                result.elapsed_ns = huge;
+                result.operations = f64::MAX;
+                host.cpu_ns.values_mut().for_each(|ns| *ns = huge);
             }
         }
         let at = records.iter().position(|r| matches!(r, Record::PhaseEnd { .. })).unwrap();

@@ -12,7 +12,6 @@ pub fn checks() -> Vec<Check> {
         kernel(),
         restartable(),
         membarrier(),
-        commands(),
         slices(),
         locks(),
         btf(),
@@ -95,39 +94,6 @@ fn locks() -> Check {
             Err(error) => format!("{error:#}"),
         },
         remedy: Some("none is needed: programs keep the C library's locks".into()),
-    }
-}
-
-/// The membarrier commands, each with the Linux release that brought it.
-const COMMANDS: [(i64, &str, &str); 4] = [
-    (1 << 0, "global", "4.3"),
-    (1 << 1, "global expedited", "4.16"),
-    (1 << 3, "private expedited", "4.14"),
-    (1 << 7, "private expedited rseq", "5.10"),
-];
-
-fn commands() -> Check {
-    // SAFETY: MEMBARRIER_CMD_QUERY (0) takes no pointer and changes nothing.
-    let mask = unsafe { libc::syscall(libc::SYS_membarrier, 0, 0, 0) }.max(0);
-    let names = |has: bool| {
-        let those = COMMANDS.iter().filter(|(bit, ..)| (mask & bit != 0) == has);
-        those
-            .map(
-                |(_, name, since)| {
-                    if has { (*name).into() } else { format!("{name} (Linux {since})") }
-                },
-            )
-            .collect::<Vec<String>>()
-            .join(", ")
-    };
-    let present = COMMANDS.iter().all(|(bit, ..)| mask & bit != 0);
-    Check {
-        name: "membarrier commands",
-        used_by: "runtime",
-        present,
-        optional: false,
-        detail: names(true),
-        remedy: Some(format!("missing: {}", names(false))),
     }
 }
 

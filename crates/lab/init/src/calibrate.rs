@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The cost of exits, interrupts and switches cost this guest; see [`gaps`].
+//! What exits and switches cost this guest; see [`gaps`].
 
 use crate::protocol::Cost;
 use crate::sys::{self, Context, Result, now_ns};
@@ -15,10 +15,6 @@ pub fn measure(cost: Cost, duration: Duration) -> Result<Option<Typical>> {
     let ns = duration.min(LONGEST).as_nanos() as u64;
     match cost {
         Cost::Exit => Ok(exit(ns)),
-        Cost::Timer => {
-            let stretches = on_cpus(&[0], ns)?;
-            Ok(sys::tick_ns().and_then(|tick| gaps::timer(&stretches[0], tick)))
-        }
         Cost::Switch => {
             let stretches = on_cpus(&[0, 1], ns)?;
             Ok(gaps::switch(&stretches[0], &stretches[1]))

@@ -10,14 +10,10 @@ use crate::protocol::{Event, LINE_MAX, OUTPUT_MAX};
 use crate::sys::{self, Result};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-/// The program that runs, for [`interrupt`]; 0 for none.
-static RUNNING: AtomicI32 = AtomicI32::new(0);
-
-/// Its standard input.
+/// The standard input of the program that runs.
 static INPUT: Mutex<Option<ChildStdin>> = Mutex::new(None);
 
 /// Most bytes of a line as JSON, which can be six times as long. The rest of [`LINE_MAX`] is for
@@ -32,14 +28,6 @@ const ENVIRONMENT: [(&str, &str); 4] = [
     ("TMPDIR", "/tmp"),
     ("LC_ALL", "C.UTF-8"),
 ];
-
-/// Sends SIGINT to the program that runs, if one does. From any thread.
-pub fn interrupt() {
-    let pid = RUNNING.load(Ordering::Acquire);
-    if pid > 0 {
-        let _ = sys::kill(pid, libc::SIGINT);
-    }
-}
 
 /// Sends a line to the program that runs, if one does and reads it. From any thread.
 pub fn input(line: &str) {
@@ -59,7 +47,6 @@ pub fn run(argv: &[String], env: &[(String, String)], out: &Sender) -> Result<i3
     command.envs(env.iter().map(|(k, v)| (k, v))).current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = Process::spawn(&mut command)?;
-    RUNNING.store(process.pid(), Ordering::Release);
     *INPUT.lock().unwrap_or_else(PoisonError::into_inner) = process.child.stdin.take();
     let (open, closed) = mpsc::channel();
     let to_lab = |stderr| {
@@ -78,7 +65,6 @@ pub fn run(argv: &[String], env: &[(String, String)], out: &Sender) -> Result<i3
             break status;
         }
     };
-    RUNNING.store(0, Ordering::Release);
     *INPUT.lock().unwrap_or_else(PoisonError::into_inner) = None;
     // Ends with an error in any case: nobody sends anything.
     let _ = closed.recv_timeout(sys::scaled(OUTPUT_LIMIT));

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The cost of interrupts and switches, seen from a thread that does nothing but read the clock.
+//! The cost of exits and switches, seen from a thread that does nothing but read the clock.
 //!
 //! Between two readings of such a thread passes the same short time, unless something took its CPU
-//! meanwhile: then there is a *gap* as long as that took, entry and exit included. Timer interrupts
-//! come at the same time of every tick, which tells their gaps from others: on a busy machine, or
-//! an emulated one, there may be more of those.
+//! meanwhile: then there is a *gap* as long as that took, entry and exit included.
 
 /// Time during which the thread had its CPU without a gap. Times in ns, by the caller's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +29,6 @@ const GAP: u64 = 4;
 /// Most stretches that are kept: a tenth of a second of nothing but gaps.
 const MOST: usize = 200_000;
 
-/// Parts of a tick: gaps that come with the tick are all in one of them. A hypervisor delivers some
-/// ticks late, so larger parts are tried as well.
-const PARTS: [usize; 6] = [128, 64, 32, 16, 8, 4];
-
-/// No interrupt is shorter, on any hardware: shorter gaps are jitter, mostly of an emulated CPU.
-const SHORTEST: u64 = 500;
-
 /// Fewest measurements for a result.
 const ENOUGH: usize = 20;
 
@@ -62,35 +53,6 @@ pub fn watch(now: impl Fn() -> u64, duration_ns: u64) -> Vec<Stretch> {
     }
     stretches.push(Stretch { from, to: last });
     stretches
-}
-
-/// The cost of a timer interrupt: of the gaps that come with each tick of `tick_ns`.
-pub fn timer(stretches: &[Stretch], tick_ns: u64) -> Option<Typical> {
-    PARTS.iter().find_map(|&parts| timer_in(stretches, tick_ns, parts))
-}
-
-fn timer_in(stretches: &[Stretch], tick_ns: u64, parts: usize) -> Option<Typical> {
-    let first = stretches.first()?.from / tick_ns;
-    let ticks = (stretches.last()?.to / tick_ns - first) as usize;
-    if ticks < ENOUGH {
-        return None;
-    }
-    // For each part of the tick, the gaps in it, of each tick: only where the timer interrupts do
-    // all ticks have one.
-    let mut gaps = vec![vec![0u64; ticks + 1]; parts];
-    for pair in stretches.windows(2) {
-        let (from, to) = (pair[0].to, pair[1].from);
-        if to - from < SHORTEST {
-            continue;
-        }
-        let part = (from % tick_ns) as usize * parts / tick_ns as usize;
-        gaps[part][(from / tick_ns - first) as usize] += to - from;
-    }
-    let mut costs: Vec<u64> = gaps.iter_mut().filter_map(|part| quartile(part)).collect();
-    costs.sort_unstable();
-    let (cost, elsewhere) = (*costs.last()?, *costs.get((parts * 9 / 10).min(parts - 2))?);
-    let count = ticks as u64;
-    (cost > 2 * elsewhere).then_some(Typical { ns: cost - elsewhere, count })
 }
 
 /// The cost of a switch between two CPUs that take turns: the time from the end of a stretch of one
@@ -137,44 +99,6 @@ fn quartile(values: &mut [u64]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Stretches with the given gaps (start, length), in order.
-    fn with_gaps(gaps: &[(u64, u64)], end: u64) -> Vec<Stretch> {
-        let mut from = 0;
-        let mut all = Vec::new();
-        for &(start, length) in gaps {
-            all.push(Stretch { from, to: start });
-            from = start + length;
-        }
-        all.push(Stretch { from, to: end });
-        all
-    }
-
-    #[test]
-    fn a_timers_gaps_are_told_from_others() {
-        const TICK: u64 = 4_000_000;
-        // A multiplicative generator (Park and Miller).
-        let mut state = 1u64;
-        let mut below = |limit: u64| {
-            state = state * 48_271 % 0x7fff_ffff;
-            state % limit
-        };
-        let mut gaps = Vec::new();
-        for tick in 1..500 {
-            gaps.push((tick * TICK + 1_000 + below(2_000), 2_500 + below(100)));
-            // Four times as many others, all of them longer.
-            for _ in 0..4 {
-                gaps.push((tick * TICK + 100_000 + below(TICK - 700_000), 300_000));
-            }
-        }
-        gaps.sort_unstable();
-        gaps.dedup_by(|b, a| b.0 <= a.0 + a.1);
-        let found = timer(&with_gaps(&gaps, 500 * TICK), TICK).unwrap();
-        assert!((2_500..2_600).contains(&found.ns) && found.count == 500, "{found:?}");
-        // Without the timer's gaps nothing is made up.
-        gaps.retain(|(_, length)| *length == 300_000);
-        assert_eq!(timer(&with_gaps(&gaps, 500 * TICK), TICK), None);
-    }
 
     #[test]
     fn turns_are_measured_and_simultaneous_cpus_refused() {

@@ -7,7 +7,6 @@
 //! a guest without an init.
 
 mod boot;
-mod bytes;
 mod calibrate;
 mod channel;
 mod children;
@@ -68,7 +67,6 @@ fn run(notices: Vec<String>) -> sys::Result<()> {
         }
         match serde_json::from_slice(&line) {
             Ok(Command::PowerOff) => sys::power_off(),
-            Ok(Command::Interrupt) => exec::interrupt(),
             Ok(Command::Input { line }) => exec::input(&line),
             Ok(command) => {
                 if queue.send(command).is_err() {

@@ -46,7 +46,7 @@ impl Session {
                 self.phase(phase, duration_ms).map(|result| Event::PhaseDone { phase, result })
             }
             // The receiving thread has executed them.
-            Command::Input { .. } | Command::Interrupt | Command::PowerOff => return,
+            Command::Input { .. } | Command::PowerOff => return,
             Command::Calibrate { cost, duration_ms } => {
                 calibrate::measure(cost, Duration::from_millis(duration_ms)).map(|found| {
                     if let Some(Typical { ns, count }) = found {
@@ -77,18 +77,10 @@ impl Session {
         // Before the meter, which measures on the CPUs that it finds.
         workload::cpus::use_all()?;
         if let Some(measure) = measure {
-            let (meter, notices) = Meter::prepare(measure)?;
-            self.meter = Some(meter);
-            self.notify(notices);
+            self.meter = Some(Meter::prepare(measure)?);
         }
         self.load = Some(workload::prepare(workload)?);
         Ok(())
-    }
-
-    fn notify(&self, notices: impl IntoIterator<Item = String>) {
-        for text in notices {
-            self.out.send(&Event::Notice { text });
-        }
     }
 
     fn prepared(&mut self) -> Result<&mut Box<dyn Load>> {
@@ -134,7 +126,9 @@ impl Session {
             _ => None,
         };
         let (from, done, figures) = (started?, done?, load.figures());
-        self.notify(done.notice);
+        if let Some(text) = done.notice {
+            out.send(&Event::Notice { text });
+        }
         let mut result = PhaseResult {
             elapsed_ns: done.end_ns.saturating_sub(from),
             operations: done.operations,
@@ -144,7 +138,7 @@ impl Session {
         };
         if let Some(recorded) = recorded {
             let mut batch = Vec::with_capacity(BATCH);
-            let (cost, notices) = recorded.samples(from, done.end_ns, |sample: Sample| {
+            result.cost = recorded.samples(from, done.end_ns, |sample: Sample| {
                 batch.push(Event::Sample { phase, sample });
                 if batch.len() == BATCH {
                     out.send_all(batch.iter());
@@ -152,8 +146,6 @@ impl Session {
                 }
             })?;
             out.send_all(batch.iter());
-            self.notify(notices);
-            result.cost = cost;
         }
         Ok(result)
     }

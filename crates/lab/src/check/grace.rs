@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 const VCPUS: u32 = 2;
 
-/// The first phase and the longest. A phase that decides nothing is measured again, longer: what
-/// its ends can make does not grow with it.
+/// The first phase and the longest. A phase that decides nothing is measured again, twice as long:
+/// what its ends can make does not grow with it.
 const PHASE: Duration = Duration::from_secs(5);
 const LONGEST_PHASE: Duration = Duration::from_secs(320);
 
@@ -38,8 +38,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     let mut vm = setup.boot("grace", VCPUS, 512, "")?;
     let few = few_cpus();
     vm.threads().pin(&vec![few.clone(); VCPUS as usize], &[])?;
-    let measure =
-        Measure { memory_ms: 100, slow_ms: 1_000, trace_kb: TRACE_KB, callback_probe_hz: 0 };
+    let measure = Measure { memory_ms: 100, slow_ms: 1_000, trace_kb: TRACE_KB };
     setup.prepare(&mut vm, Workload::FileChurn { workers: VCPUS }, Some(measure))?;
     let mut watched = setup.watch(&vm)?;
     // The spinners preempt vCPUs, for which grace periods then wait.
@@ -48,10 +47,10 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     let mut length = PHASE;
     let finding = loop {
         let (seen, inside) = phase(setup, &mut vm, &mut watched, length)?;
-        match longer(length, &inside) {
-            Some(next) => length = next,
-            None => break judged(&seen, &inside, length),
+        if inside.lost > 0 || inside.is_enough() || length >= LONGEST_PHASE {
+            break judged(&seen, &inside, length);
         }
+        length *= 2;
     };
     drop(spinners);
     vm.shut_down(setup.cancel);
@@ -75,8 +74,8 @@ fn phase(
             Event::PhaseStarted { .. } | Event::LoadStopped { .. } => {
                 totals.push(watched.totals().map(|totals| (totals, sent.elapsed())));
             }
-            Event::Sample { sample: Sample::GracePeriod { start_ns, end_ns, .. }, .. } => {
-                let ns = end_ns.saturating_sub(start_ns);
+            Event::Sample { sample: Sample::GracePeriod(period), .. } => {
+                let ns = period.end_ns.saturating_sub(period.start_ns);
                 inside.count += 1;
                 inside.sum_ns += ns;
                 inside.longest_ns = inside.longest_ns.max(ns);
@@ -93,16 +92,6 @@ fn phase(
     inside.lost = result.cost.trace_lost;
     inside.elsewhere = elsewhere(*began, *ended, Duration::from_nanos(result.elapsed_ns));
     Ok((after.since(before), inside))
-}
-
-/// The length of the next phase, if one of `length` with these grace periods decides nothing.
-fn longer(length: Duration, inside: &Inside) -> Option<Duration> {
-    if inside.lost > 0 || length >= LONGEST_PHASE || inside.is_enough() {
-        return None;
-    }
-    let needed = (inside.ends() / ENDS).max(ENOUGH as f64 / inside.count.max(1) as f64);
-    // Half as long again as it takes if the next one has as many and the same ends.
-    Some(length.mul_f64((1.5 * needed).clamp(2.0, 8.0)).min(LONGEST_PHASE))
 }
 
 /// Grace periods as the guest's own tracing has them.
@@ -214,22 +203,5 @@ mod tests {
         // As with too few grace periods, or lost ones.
         assert!(!passes(&Inside { count: ENOUGH - 1, ..inside(40, 50) }, 36_000));
         assert!(!passes(&Inside { lost: 1, ..inside(40, 50) }, 36_000));
-    }
-
-    #[test]
-    fn a_phase_that_decides_nothing_is_measured_again_longer() {
-        let second = Duration::from_secs(1);
-        assert_eq!(longer(40 * second, &inside(40, 50)), None);
-        let next = longer(PHASE, &inside(5, 500)).unwrap();
-        assert!(next >= 2 * PHASE, "{next:?}");
-        // The same ends are short enough then.
-        assert_eq!(longer(next, &inside(next.as_secs(), 500)), None);
-        // However bad it is, it ends.
-        let mut length = PHASE;
-        for _ in 0..10 {
-            length = longer(length, &Inside::default()).unwrap_or(length);
-        }
-        assert_eq!(length, LONGEST_PHASE);
-        assert_eq!(longer(PHASE, &Inside { lost: 1, ..Inside::default() }), None);
     }
 }

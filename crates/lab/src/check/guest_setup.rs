@@ -63,18 +63,11 @@ impl<'a> GuestSetup<'a> {
     ) -> Result<Vm> {
         self.progress.step(&format!("booting {name} ({}, {vcpus} vCPUs)", self.image.release));
         let config = |attempt| Config {
-            name: name.into(),
-            accel: self.accel,
-            dilation: Default::default(),
-            cpu: None,
             vcpus,
             spare_vcpus,
             memory_mib,
-            kernel: self.image.kernel.clone(),
-            initrd: self.image.initrd.clone(),
             args: args.into(),
-            console: self.console_log(name, attempt),
-            region: false,
+            ..Config::new(name, self.accel, self.image, self.console_log(name, attempt))
         };
         let failed = |attempt, error: &Error| {
             self.progress.notice(&format!("boot {attempt} of {name} failed: {error}"));

@@ -180,7 +180,6 @@ fn outside(
         logs: logs.path(),
         progress,
         cancel,
-        watch: false,
         limits: false,
         need: Need::Nothing,
         vms: checks.iter().any(|check| !WITHOUT_VMS.contains(check)),

@@ -12,7 +12,7 @@ use super::{Check, Finding};
 use crate::ebpf_watcher::Watched;
 use crate::limit::scaled;
 use anyhow::{Result, anyhow, bail};
-use reprieve_init::protocol::{Command, Event, Held, Hold, Measure, Workload};
+use reprieve_init::protocol::{Command, Event, Held, Hold, Workload};
 use reprieve_watch::model::{Vcpu, VcpuNow, VmSnapshot as Seen};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -157,9 +157,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     let tid = vm.threads().vcpus().get(READER as usize).copied();
     let tid = tid.ok_or_else(|| anyhow!("the VM has no vCPU {READER}"))?;
     let hold = Hold { cpu: READER, held: Held::Reader, hold_us: HOLD_US };
-    // The probes ask for grace periods all the time.
-    let measure = Measure { memory_ms: 100, slow_ms: 1_000, trace_kb: 256, callback_probe_hz: 50 };
-    setup.prepare(&mut vm, Workload::Hold { holds: vec![hold] }, Some(measure))?;
+    setup.prepare(&mut vm, Workload::Hold { holds: vec![hold], graces: true }, None)?;
     vm.send(&Command::Phase { phase: 0, duration_ms: PHASE_MS })?;
     let deadline = Instant::now() + scaled(GUEST_LIMIT);
     while !matches!(vm.next_event(deadline, setup.cancel)?, Event::PhaseStarted { .. }) {}

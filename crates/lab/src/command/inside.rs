@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result};
 use std::path::Path;
 
 /// Executes the plan and writes each record as a message.
-pub fn execute(plan: &str, from: u32, images: &str, watch: bool, logs: &Path) -> Result<()> {
+pub fn execute(plan: &str, from: u32, images: &str, logs: &Path) -> Result<()> {
     let plan: Plan = serde_json::from_str(plan).context("--plan")?;
     let images: ImageSet = serde_json::from_str(images).context("--images")?;
     let logs = Logs::at(logs)?;
@@ -27,7 +27,6 @@ pub fn execute(plan: &str, from: u32, images: &str, watch: bool, logs: &Path) ->
         boot_limit: host::BOOT_LIMIT,
         progress: &Messages,
         cancel: &cancel,
-        watch,
         scheduler: &HostScheduler,
         again: &host::told_again,
         cgroups: true,

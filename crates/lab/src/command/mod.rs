@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve lab`.
 
-mod calibrate;
 mod inside;
 mod results;
 mod run;
@@ -42,8 +41,6 @@ pub enum Command {
     Check(Box<check::CheckArgs>),
     /// The matrix of experiments, hosts' sizes and policies, and its page; goes on where it ended
     Results(Box<results::ResultsArgs>),
-    /// Measure the costs of vCPU switches, VM exits and timer interrupts here, beside hardware
-    Calibrate(calibrate::CalibrateArgs),
     /// Fetch everything that runs with these guest kernels need, so that they work without network
     Fetch {
         #[arg(default_values_t = [DEFAULT_KERNEL.to_string()])]
@@ -62,8 +59,6 @@ pub enum Command {
         from: u32,
         #[arg(long)]
         images: String,
-        #[arg(long)]
-        no_watch: bool,
         /// Directory for console logs
         #[arg(long)]
         logs: PathBuf,
@@ -84,10 +79,9 @@ pub fn main(command: Command) -> Result<()> {
         Command::Check(args) => check::main(&args),
         Command::Results(args) => results::main(*args),
         Command::Play(args) => check::guard::many::player::main(&args),
-        Command::Calibrate(args) => calibrate::main(args),
         Command::Fetch { kernels } => fetch(&kernels),
-        Command::Execute { plan, from, images, no_watch, logs } => {
-            inside::execute(&plan, from, &images, !no_watch, &logs)
+        Command::Execute { plan, from, images, logs } => {
+            inside::execute(&plan, from, &images, &logs)
         }
         Command::Probe { images } => inside::probe(&images),
     }

@@ -61,7 +61,7 @@ pub fn main(args: ResultsArgs) -> Result<()> {
     if !args.page_only {
         let cancel = cancel_on_signal()?;
         let progress = Lines::default();
-        let around = Around { watch: true, progress: &progress, cancel: &cancel };
+        let around = Around { progress: &progress, cancel: &cancel };
         ran = matrix.run(around, &mut || results::write(&matrix.out));
     }
     results::write(&matrix.out)?;

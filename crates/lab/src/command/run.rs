@@ -44,12 +44,6 @@ pub struct RunArgs {
     /// Length of the discarded warm-up [default: 6s, where time is dilated 2s]
     #[arg(long, value_parser = humantime::parse_duration)]
     warmup: Option<Duration>,
-    /// membench: pairs of allocation and call_rcu per second per CPU; 0 for as many as it can
-    #[arg(long, default_value_t = Options::default().rate)]
-    rate: u32,
-    /// membench: bytes per allocation
-    #[arg(long, default_value_t = Options::default().object_bytes)]
-    object_bytes: u32,
     /// apache, asym, churn, dbench, psearchy and the like: vCPUs of the tested guest [default: one
     /// per CPU; asym: 2]
     #[arg(long, value_name = "N")]
@@ -60,9 +54,6 @@ pub struct RunArgs {
     /// Seed of everything random
     #[arg(long, default_value_t = Options::default().seed)]
     seed: u64,
-    /// Do not watch the guest under test from outside
-    #[arg(long)]
-    no_watch: bool,
     /// Directory for the results [default: lab-results/EXPERIMENT-TIME]
     #[arg(long)]
     out: Option<PathBuf>,
@@ -84,12 +75,10 @@ pub fn main(args: RunArgs) -> Result<()> {
     let cancel = cancel_on_signal()?;
     let progress = Lines::default();
     let mut outcomes: Vec<Outcome> = Vec::new();
-    let ran = run::run(
-        &requests,
-        &settings,
-        Around { watch: !args.no_watch, progress: &progress, cancel: &cancel },
-        &mut |o| outcomes.push(o),
-    );
+    let ran =
+        run::run(&requests, &settings, Around { progress: &progress, cancel: &cancel }, &mut |o| {
+            outcomes.push(o)
+        });
     if args.json {
         let all: Vec<_> = outcomes.iter().map(|o| &o.summary).collect();
         print_json(&all)?;
@@ -112,13 +101,7 @@ pub fn main(args: RunArgs) -> Result<()> {
 
 /// A request for each experiment.
 fn requests(args: &RunArgs) -> Vec<Request> {
-    let options = Options {
-        rate: args.rate,
-        object_bytes: args.object_bytes,
-        vcpus: args.vcpus,
-        weights: args.weights,
-        seed: args.seed,
-    };
+    let options = Options { vcpus: args.vcpus, weights: args.weights, seed: args.seed };
     let preempt = args.preempt.iter().cloned().map(Some).collect();
     let request = Request {
         experiment: String::new(),

@@ -22,7 +22,6 @@ mod force;
 mod observe;
 
 use crate::calibrate;
-use crate::dilation::Dilation;
 use crate::error::{Error, Result};
 use crate::images::{GuestImage, ImageSet};
 use crate::limit::scaled;
@@ -33,10 +32,11 @@ use crate::progress::Progress;
 use crate::record::{BOOTED_AGAIN, Death, HostInfo, HostPhase, Record};
 use crate::scheduler::{Scheduler, Target};
 use crate::vm::cgroup::Cgroups;
-use crate::vm::{Accel, Config, Vm, retry::Attempts};
+use crate::vm::{Accel, Config, Vm};
 use force::Force;
 use observe::{SchedReader, Watch};
 use reprieve_init::protocol::{Command, Event, PhaseResult};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -67,8 +67,6 @@ pub struct Context<'a> {
     pub boot_limit: Duration,
     pub progress: &'a dyn Progress,
     pub cancel: &'a Cancel,
-    /// The guest under test is watched from outside.
-    pub watch: bool,
     pub scheduler: &'a dyn Scheduler,
     /// Whether the phase that has just ended is to be measured again.
     pub again: &'a dyn Fn() -> Result<bool>,
@@ -364,37 +362,26 @@ impl<'a> Run<'a> {
         variant: Option<usize>,
     ) -> Result<Vm, Lost> {
         let context = self.context;
-        let mut attempts = Attempts::new(context.boot_limit);
-        let mut booted = loop {
-            context
-                .progress
-                .step(&format!("booting {name} ({}, {} vCPUs)", image.release, vm.vcpus));
-            let log = self.logs.entry(name.into()).or_default();
-            *log += 1;
-            let config = Config {
-                name: name.into(),
-                accel: context.accel,
-                dilation: Dilation::NONE,
-                cpu: None,
+        context.progress.step(&format!("booting {name} ({}, {} vCPUs)", image.release, vm.vcpus));
+        let before = self.logs.get(name).copied().unwrap_or(0);
+        let tried = Cell::new(0);
+        let config = |attempt| {
+            tried.set(attempt);
+            let log = format!("{name}.{}.log", before + attempt);
+            Config {
                 vcpus: vm.vcpus,
-                spare_vcpus: 0,
                 memory_mib: vm.memory_mib,
-                kernel: image.kernel.clone(),
-                initrd: image.initrd.clone(),
                 args: args.into(),
-                console: context.logs.join(format!("{name}.{log}.log")),
                 region: vm.workload.needs_region(),
-            };
-            match Vm::boot(&config, &context.images.qemu, attempts.limit(), context.cancel) {
-                Ok(vm) => break vm,
-                Err(error) => {
-                    let again = attempts.again(error);
-                    let error = again.map_err(|error| Lost { at: At::Boot, error })?;
-                    let tried = attempts.failed();
-                    self.notice(format!("boot {tried} of {name} failed, trying again"), &error)?;
-                }
+                ..Config::new(name, context.accel, image, context.logs.join(log))
             }
         };
+        let (qemu, limit) = (&context.images.qemu, context.boot_limit);
+        let booted = Vm::boot_with_retries(config, qemu, limit, context.cancel, |tried, error| {
+            self.notice(format!("boot {tried} of {name} failed, trying again"), error)
+        });
+        self.logs.insert(name.into(), before + tried.get());
+        let mut booted = booted.map_err(|error| Lost { at: At::Boot, error })?;
         self.boot = booted.boot_time;
         booted.threads().pin(&vm.pin, &vm.pin_other)?;
         if let Some(cgroups) = &self.cgroups {
@@ -675,12 +662,12 @@ fn phase_limit(length: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiments;
+    use crate::experiments::{Machine, Options, Request};
     use crate::images::Qemu;
     use crate::plan::Variant;
     use crate::progress::Silent;
     use crate::scheduler::InForce;
-    use std::cell::{Cell, RefCell};
+    use std::cell::RefCell;
     use std::rc::Rc;
 
     /// Puts nothing into force, and notes what it is asked for.
@@ -726,10 +713,28 @@ mod tests {
         }
     }
 
+    /// A plan of one variant.
+    fn idle() -> Plan {
+        let request = Request {
+            experiment: "churn".into(),
+            repeat: 1,
+            guest_kernels: vec!["deb:6.12".into()],
+            preempt: vec![None],
+            guest_args: vec![String::new()],
+            policies: vec![Policy::Eevdf],
+            phase: None,
+            warmup: None,
+            options: Options::default(),
+            command: String::new(),
+        };
+        let plan = request.plan(&Machine { cpus: 2, memory_mib: 16 << 10 }).unwrap();
+        Plan { competitors: vec![], ..plan }
+    }
+
     /// Puts `policies` into force for the phases of a plan, twice, and returns the phases in their
     /// order. `again`: how often the first phase is measured again.
     fn run(scheduler: &Asked, policies: &[&str], again: u32) -> Result<Vec<u32>> {
-        let mut plan = experiments::calibration("deb:6.12");
+        let mut plan = idle();
         plan.repeat = 2;
         let variant = plan.variants[0].clone();
         let of = |name: &&str| Variant { policy: name.parse().unwrap(), ..variant.clone() };
@@ -744,7 +749,6 @@ mod tests {
             boot_limit: Duration::ZERO,
             progress: &Silent,
             cancel: &Cancel::default(),
-            watch: false,
             scheduler,
             again: &|| Ok(left.replace(left.get().saturating_sub(1)) > 0),
             cgroups: false,
@@ -795,7 +799,7 @@ mod tests {
 
     #[test]
     fn a_longer_boot_makes_a_longer_run() {
-        let plan = experiments::calibration("deb:6.12");
+        let plan = idle();
         let [one, ten] = [1, 10].map(|s| length(&plan, Duration::from_secs(s)));
         // A boot, and loading the policy.
         assert_eq!(ten - one, Duration::from_secs(9) * (1 + LOADS));

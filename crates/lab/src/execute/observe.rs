@@ -25,7 +25,7 @@ pub struct Watch {
 
 #[derive(Default)]
 enum WatchState {
-    /// The run has no watcher.
+    /// Nothing is watched yet.
     #[default]
     None,
     /// The watcher failed, for this reason.
@@ -41,7 +41,7 @@ impl Watch {
     /// Watches the VM of process `pid`, unless it does already.
     pub fn attach(&mut self, context: &Context, pid: u32) {
         let attached = self.pid == pid && matches!(self.state, WatchState::Watching { .. });
-        if !context.watch || attached {
+        if attached {
             return;
         }
         // The one before is detached first.

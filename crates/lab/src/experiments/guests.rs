@@ -22,9 +22,8 @@ pub fn postmark(vcpus: u32, cpus: &[u32], size: &Size, options: &Options) -> VmP
 }
 
 /// The guest whose kernel module allocates objects and frees them through `call_rcu`.
-pub fn membench(vcpus: u32, cpus: &[u32], size: &Size, options: &Options) -> VmPlan {
-    let workload = Workload::Membench { rate: options.rate, object_bytes: options.object_bytes };
-    vm("membench", vcpus, cpus, size.work_memory(vcpus), workload)
+pub fn membench(vcpus: u32, cpus: &[u32], size: &Size) -> VmPlan {
+    vm("membench", vcpus, cpus, size.work_memory(vcpus), Workload::Membench)
 }
 
 /// The paper's VM3 and VM4: one in each half.

@@ -1,35 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The experiments, one file each, and the list of them.
+//! The experiments.
 //!
 //! An experiment says which VMs there are for a given [`Size`]; everything else (the settings that
-//! are compared, phases, measuring) is common: [`Request::plan`]. To add one, write its file and
-//! name it in [`ALL`].
+//! are compared, phases, measuring) is common: [`Request::plan`]. To add one, add it to [`ALL`].
 
-mod apache;
-mod asym;
-mod churn;
-mod clone;
-mod crowd;
-mod dbench;
-mod guest_threads;
+mod all;
 mod guests;
-mod lowweight;
-mod membench;
-mod postmark;
-mod psearchy;
-mod quota;
 mod request;
 mod size;
 
+pub use all::ALL;
 pub use guests::bursty;
-pub use request::{Options, PREEMPTION_MODELS, Request, Weights, calibration};
+pub use request::{Options, PREEMPTION_MODELS, Request, Weights};
 pub use size::{MAX_VCPUS, Machine, Size};
 
 use crate::error::{Error, Result};
 use crate::plan::VmPlan;
 
 /// The guest under test and its competitors.
-pub type Vms = Result<(VmPlan, Vec<VmPlan>)>;
+pub type Vms = (VmPlan, Vec<VmPlan>);
 
 /// An experiment. Sizes and competitors follow [`Size`].
 pub struct Experiment {
@@ -41,26 +30,7 @@ pub struct Experiment {
     /// The paper and section that it comes from, or `ours`.
     pub source: &'static str,
     pub vms: fn(&Size, &Options) -> Vms,
-    /// `call_rcu` probes per second and CPU.
-    pub callback_probe_hz: u32,
 }
-
-/// All experiments, in the order in which `lab list` shows them.
-pub static ALL: &[Experiment] = &[
-    postmark::POSTMARK,
-    membench::MEMBENCH,
-    clone::CLONE,
-    asym::ASYM,
-    lowweight::LOWWEIGHT,
-    apache::APACHE,
-    dbench::DBENCH,
-    churn::CHURN,
-    quota::QUOTA,
-    quota::QUOTA_ASYM,
-    crowd::CROWD,
-    psearchy::PSEARCHY,
-    guest_threads::GUEST_THREADS,
-];
 
 /// The experiment called `name`.
 pub fn find(name: &str) -> Result<&'static Experiment> {

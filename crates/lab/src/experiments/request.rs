@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From what the user asked for to a plan: checks every value and resolves it to numbers.
 
-use super::{MAX_VCPUS, Machine, Size, find, guests};
+use super::{MAX_VCPUS, Machine, Size, find};
 use crate::dilation::Dilation;
 use crate::error::{Error, Result};
 use crate::plan::{CpuControl, Plan, SCHEMA, Scenario, Variant, VmPlan};
 use crate::policy::Policy;
-use reprieve_init::protocol::{Measure, Workload};
+use reprieve_init::protocol::Measure;
 use std::str::FromStr;
 use std::time::Duration;
 
 /// Options of single experiments, which the others ignore, or of all.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `membench`: allocation and `call_rcu` pairs per second per CPU; 0 for as many as it can.
-    pub rate: u32,
-    /// `membench`: bytes per allocation.
-    pub object_bytes: u32,
     /// vCPUs of the guest under test, for experiments that leave them to the user. `None`: as many
     /// as suit the host.
     pub vcpus: Option<u32>,
@@ -26,9 +22,8 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// The papers' values.
     fn default() -> Options {
-        Options { rate: 2500, object_bytes: 1024, vcpus: None, weights: None, seed: 1 }
+        Options { vcpus: None, weights: None, seed: 1 }
     }
 }
 
@@ -72,12 +67,9 @@ pub struct Request {
     pub command: String,
 }
 
-/// Largest values: repeats, phase, object (the kernel module's limit), rate (likewise), length of
-/// the kernel parameters.
+/// Largest values: repeats, phase, length of the kernel parameters.
 const MAX_REPEAT: u32 = 1000;
 const MAX_PHASE: Duration = Duration::from_secs(3600);
-const MAX_OBJECT: u32 = 1 << 20;
-const MAX_RATE: u32 = 10_000_000;
 const MAX_ARGS: usize = 1500;
 
 /// The size of the guest's buffer of events, per CPU, KiB.
@@ -102,7 +94,7 @@ impl Request {
         let experiment = find(&self.experiment)?;
         self.check()?;
         let size = Size::new(*machine)?;
-        let (mut subject, mut competitors) = (experiment.vms)(&size, &self.options)?;
+        let (mut subject, mut competitors) = (experiment.vms)(&size, &self.options);
         self.check_vcpus(subject.vcpus)?;
         if let Some(weights) = self.options.weights {
             subject.cgroup.weight = weights.subject;
@@ -116,12 +108,7 @@ impl Request {
             scenarios: Scenario::both(),
             warmup_ms: warmup.as_millis() as u64,
             phase_ms: phase.as_millis() as u64,
-            measure: Measure {
-                memory_ms: 20,
-                slow_ms: 1000,
-                trace_kb: trace_kb(phase, &subject),
-                callback_probe_hz: experiment.callback_probe_hz,
-            },
+            measure: Measure { memory_ms: 20, slow_ms: 1000, trace_kb: trace_kb(phase, &subject) },
             variants: self.variants()?,
             subject,
             competitors,
@@ -165,17 +152,10 @@ impl Request {
         if !(1..=MAX_REPEAT).contains(&self.repeat) {
             return usage(format!("--repeat {}: give 1 to {MAX_REPEAT}", self.repeat));
         }
-        let Options { rate, object_bytes, .. } = self.options;
-        if !(16..=MAX_OBJECT).contains(&object_bytes) {
-            return usage(format!("--object-bytes {object_bytes}: give 16 to {MAX_OBJECT}"));
-        }
         if let Some(vcpus) = self.options.vcpus.filter(|n| !(2..=MAX_VCPUS).contains(n)) {
             return usage(format!(
                 "--vcpus {vcpus}: give 2 (else RCU has no other CPU to wait for) to {MAX_VCPUS}"
             ));
-        }
-        if rate > MAX_RATE {
-            return usage(format!("--rate {rate}: give 0 (as many as it can) to {MAX_RATE}"));
         }
         if let Some(kernel) = self.guest_kernels.iter().find(|k| k.is_empty()) {
             return usage(format!(
@@ -259,30 +239,5 @@ impl Request {
             parts.push(variant.policy.to_string());
         }
         if parts.is_empty() { "default".into() } else { parts.join(", ") }
-    }
-}
-
-/// A plan without a phase: its host boots one idle guest and is calibrated.
-pub fn calibration(guest_kernel: &str) -> Plan {
-    let variant = Variant {
-        label: "default".into(),
-        guest_kernel: guest_kernel.into(),
-        preempt: None,
-        guest_args: String::new(),
-        policy: Policy::Eevdf,
-    };
-    Plan {
-        schema: SCHEMA,
-        experiment: "calibration".into(),
-        repeat: 0,
-        scenarios: Scenario::both(),
-        warmup_ms: 0,
-        phase_ms: 1000,
-        measure: Measure { memory_ms: 1000, slow_ms: 1000, trace_kb: 64, callback_probe_hz: 0 },
-        variants: vec![variant],
-        subject: guests::vm("calibration", 2, &[], 512, Workload::Idle),
-        competitors: Vec::new(),
-        seed: 1,
-        command: "reprieve lab calibrate".into(),
     }
 }

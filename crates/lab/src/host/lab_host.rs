@@ -133,21 +133,16 @@ impl LabHost {
         let release = &host.image.release;
         run.progress
             .step(&format!("booting the lab host ({release}, {cpus} CPUs, {memory_mib} MiB)"));
+        let console = run.logs.join(format!("labhost.{number}.log"));
         let config = vm::Config {
-            name: "labhost".into(),
-            accel,
             dilation,
             // Under TCG a CPU whose SVM is enough for KVM, without MWAIT, which spins there; under
             // KVM the machine's own.
             cpu: (accel == Accel::Tcg).then(|| "EPYC,+svm,+npt,-monitor".into()),
             vcpus: cpus,
-            spare_vcpus: 0,
             memory_mib,
-            kernel: host.image.kernel.clone(),
-            initrd: host.image.initrd.clone(),
             args: format!("{BASE_SLICE}={}", base_slice.as_nanos()),
-            console: run.logs.join(format!("labhost.{number}.log")),
-            region: false,
+            ..vm::Config::new("labhost", accel, &host.image, console)
         };
         let limit = dilation.outside(limit);
         let vm = Vm::boot(&config, &run.set.qemu, limit, run.cancel)?;
@@ -210,9 +205,6 @@ impl LabHost {
         let logs = self.guest_logs(run)?;
         let mut args = vec!["lab", "execute", "--plan", &plan_text, "--from", &from];
         args.extend(["--logs", &logs]);
-        if !run.watch {
-            args.push("--no-watch");
-        }
         let limits = [outside(run_limit(plan), dilation), silence(dilation)];
         let outcome = self.exec(&args, limits, run.cancel, &mut on_message);
         // The same exit statuses as of this program: 2 is bad usage.

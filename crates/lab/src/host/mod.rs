@@ -19,7 +19,6 @@ pub use messages::{Logs, Messages};
 pub use noise::MOST_AGAIN;
 pub use plan_host::{BOOT_LIMIT, PlanHost};
 
-use crate::dilation::Dilation;
 use crate::error::{Error, Result};
 use crate::images::{GuestImage, ImageSet};
 use crate::limit::scaled;
@@ -58,8 +57,6 @@ pub struct RunContext<'a> {
     pub logs: &'a Path,
     pub progress: &'a dyn Progress,
     pub cancel: &'a Cancel,
-    /// The guest under test is watched from outside.
-    pub watch: bool,
     /// The demands of all plans' policies on the host's kernel.
     pub need: Need,
     /// Whether a VM has a limit of CPU time.
@@ -101,20 +98,7 @@ pub fn prove_kvm(images: &ImageSet, logs: &Path, cancel: &Cancel) -> Result<()> 
         return Err(Error::Other(format!("{device} cannot be opened ({error})")));
     }
     let image = any_guest(images)?;
-    let config = Config {
-        name: "probe".into(),
-        accel: Accel::Kvm,
-        dilation: Dilation::NONE,
-        cpu: None,
-        vcpus: 1,
-        spare_vcpus: 0,
-        memory_mib: 256,
-        kernel: image.kernel.clone(),
-        initrd: image.initrd.clone(),
-        args: String::new(),
-        console: logs.join("probe.log"),
-        region: false,
-    };
+    let config = Config::new("probe", Accel::Kvm, image, logs.join("probe.log"));
     let limit = if info::has_virtualization() { scaled(PROOF_LIMIT) } else { DOUBTFUL_PROOF_LIMIT };
     let proof = Vm::boot(&config, &images.qemu, limit, cancel).map(drop);
     // The error has their last lines; in the logs of a run, the failed probe would look like a

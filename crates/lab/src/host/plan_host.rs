@@ -42,7 +42,7 @@ struct Lab {
 fn check_lab_host(image: &LabHostImage, run: &RunContext) -> Result<()> {
     let (release, ability) = (&image.image.release, image.ability.as_ref());
     run.need.check_lab_host(release, ability.map(|ability| ability.sched_ext))?;
-    match ability.and_then(|ability| ability.lacks_of_cgroups(run.limits, run.need)) {
+    match ability.and_then(|ability| ability.lacks_of_cgroups(run.limits)) {
         None => Ok(()),
         Some(lacks) => Err(Error::Usage(format!(
             "the lab host's kernel {release} has no {lacks}: leave --host-kernel out, and the lab takes one that has"
@@ -171,7 +171,6 @@ impl<'a> PlanHost<'a> {
                 boot_limit: BOOT_LIMIT,
                 progress: run.progress,
                 cancel: run.cancel,
-                watch: run.watch,
                 scheduler: &HostScheduler,
                 again: &|| Ok(noise.again()),
                 cgroups: false,

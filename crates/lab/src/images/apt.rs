@@ -8,7 +8,7 @@
 //! runs.
 
 use super::Context;
-use super::archive::{self, SECURITY_SUITE, SUITES, TOOLS_SUITE};
+use super::archive::{self, SUITES, TOOLS_SUITE};
 use super::cache::{Cache, Kind};
 use crate::error::{Error, Result};
 use crate::process::{self, Cancel};
@@ -39,7 +39,7 @@ impl Apt {
         ask.args(["indextargets", "--format", archive::FORMAT]).env("LC_ALL", "C");
         ask.args(["Created-By: Packages", "Component: main", "Target-Of: deb"]);
         let targets = run(&mut ask, QUERY_LIMIT, cx.cancel)?;
-        let mirrors = archive::mirrors(&targets).ok_or_else(|| {
+        let mirror = archive::mirror(&targets).ok_or_else(|| {
             Error::missing(
                 "a source of Debian packages in this machine's apt configuration",
                 "add Debian's archive to it, or use --host-kernel PATH, --guest-kernel PATH and REPRIEVE_QEMU",
@@ -50,10 +50,7 @@ impl Apt {
             let sub = dir.join(sub);
             fs::create_dir_all(&sub).map_err(Error::io(&sub))?;
         }
-        let mut sources = source(&mirrors.main, &SUITES.join(" "), &keyring);
-        if let Some(security) = &mirrors.security {
-            sources += &source(security, SECURITY_SUITE, &keyring);
-        }
+        let sources = source(&mirror, &SUITES.join(" "), &keyring);
         write_if_changed(&dir.join("etc/lab.sources"), &sources)?;
         write_if_changed(&dir.join("apt.conf"), &configuration(&dir))?;
         let status = dir.join("status");
@@ -73,7 +70,7 @@ impl Apt {
     /// Fetches the package lists.
     pub fn update(&self, cx: &Context) -> Result<()> {
         cx.progress.step("fetching Debian's package lists");
-        run(self.apt_get().arg("update"), UPDATE_LIMIT, cx.cancel).map_err(explain)?;
+        run(self.apt_get().arg("update"), UPDATE_LIMIT, cx.cancel)?;
         let stamp = self.stamp();
         fs::write(&stamp, "").map_err(Error::io(&stamp))
     }
@@ -98,7 +95,7 @@ impl Apt {
         fs::create_dir_all(dir).map_err(Error::io(dir))?;
         let mut get = self.apt_get();
         get.arg("download").args(packages).current_dir(dir);
-        run(&mut get, DOWNLOAD_LIMIT, cx.cancel).map_err(explain)?;
+        run(&mut get, DOWNLOAD_LIMIT, cx.cancel)?;
         debs(dir)
     }
 
@@ -114,7 +111,7 @@ impl Apt {
         let mut get = self.apt_get();
         get.arg("-o").arg(format!("Dir::Cache::archives={}/", dir.display()));
         get.args(["--yes", "--download-only", "install"]).args(packages);
-        run(&mut get, DOWNLOAD_LIMIT, cx.cancel).map_err(explain)?;
+        run(&mut get, DOWNLOAD_LIMIT, cx.cancel)?;
         debs(dir)
     }
 
@@ -254,26 +251,6 @@ fn run(command: &mut Command, limit: Duration, cancel: &Cancel) -> Result<String
     Ok(String::from_utf8_lossy(&out).into_owned())
 }
 
-/// Adds a hint for the user to apt's common errors.
-fn explain(e: Error) -> Error {
-    let Error::Program { program, status, detail } = e else { return e };
-    let hint = if detail.contains("NO_PUBKEY") || detail.contains("is not signed") {
-        "the mirror's files are not signed by a key of Debian's archive keyring, so they were refused; update the package debian-archive-keyring, or check the mirror"
-    } else if detail.contains("not valid yet") || detail.contains("is expired") {
-        "the mirror's files are too old or from the future: check this machine's clock, then the mirror"
-    } else if detail.contains("does not have a Release file") {
-        "the mirror does not carry all of bookworm, trixie and their backports; use one that does"
-    } else if ["Could not resolve", "Could not connect", "Failed to fetch", "timed out"]
-        .iter()
-        .any(|m| detail.contains(m))
-    {
-        "the mirror could not be reached: check the network and this machine's apt configuration"
-    } else {
-        return Error::Program { program, status, detail };
-    };
-    Error::Program { program, status, detail: format!("{hint}\n{detail}") }
-}
-
 fn debs(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for item in fs::read_dir(dir).map_err(Error::io(dir))? {
@@ -345,16 +322,5 @@ mod tests {
                 assert_eq!(said, "on='false'\n".repeat(names.len()));
             }
         }
-    }
-
-    #[test]
-    fn refusals_are_explained() {
-        let said = |detail: &str| {
-            let (program, status) = ("apt-get".into(), "exit status: 100".into());
-            explain(Error::Program { program, status, detail: detail.into() }).to_string()
-        };
-        assert!(said("W: GPG error: NO_PUBKEY 1234").contains("debian-archive-keyring"));
-        assert!(said("E: Failed to fetch x  Could not resolve 'y'").contains("network"));
-        assert!(said("E: Unable to locate package z").ends_with("package z"));
     }
 }

@@ -11,18 +11,8 @@ use std::path::{Path, PathBuf};
 /// Releases whose kernels and programs the lab uses, oldest first.
 pub const SUITES: [&str; 4] = ["bookworm", "bookworm-backports", "trixie", "trixie-backports"];
 
-/// Kernels of Debian 12 that are newer than its last point release.
-pub const SECURITY_SUITE: &str = "bookworm-security";
-
 /// The release that the lab's programs come from.
 pub const TOOLS_SUITE: &str = "trixie";
-
-/// The machine's mirrors, as apt writes them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Mirrors {
-    pub main: String,
-    pub security: Option<String>,
-}
 
 /// For each index of packages: origin, label, release and URI.
 pub const FORMAT: &str = "$(ORIGIN)|$(LABEL)|$(RELEASE)|$(REPO_URI)";
@@ -31,23 +21,14 @@ pub const FORMAT: &str = "$(ORIGIN)|$(LABEL)|$(RELEASE)|$(REPO_URI)";
 ///
 /// Before the first `apt-get update` apt knows only the entry of a source, not its origin: then the
 /// name of the release decides.
-pub fn mirrors(targets: &str) -> Option<Mirrors> {
-    let find = |label: &str, named: fn(&str) -> bool| {
-        let fits = |line: &&str| match line.split('|').collect::<Vec<_>>()[..] {
-            ["", _, release, _] => named(release),
-            [origin, of, ..] => origin == "Debian" && of == label,
-            _ => false,
-        };
-        targets.lines().find(fits)?.rsplit('|').next().map(String::from)
+pub fn mirror(targets: &str) -> Option<String> {
+    let suites = ["bookworm", "trixie", "forky", "sid", "oldstable", "stable", "testing"];
+    let fits = |line: &&str| match line.split('|').collect::<Vec<_>>()[..] {
+        ["", _, release, _] => suites.contains(&release),
+        [origin, label, ..] => origin == "Debian" && label == "Debian",
+        _ => false,
     };
-    let security = |name: &str| name.ends_with("-security");
-    Some(Mirrors {
-        main: find("Debian", |name| {
-            let suites = ["bookworm", "trixie", "forky", "sid", "oldstable", "stable", "testing"];
-            suites.contains(&name)
-        })?,
-        security: find("Debian-Security", security),
-    })
+    targets.lines().find(fits)?.rsplit('|').next().map(String::from)
 }
 
 /// The keyring that verifies the archive.
@@ -73,19 +54,12 @@ mod tests {
         let text = "Vendor|Vendor|stable|http://vendor.example/apt/\n\
             Debian|Debian-Security|x|http://mirror.example/debian-security/\n\
             Debian|Debian|bookworm|mirror+file:/etc/apt/mirrors.txt\n";
-        let found = mirrors(text).unwrap();
-        assert_eq!(found.main, "mirror+file:/etc/apt/mirrors.txt");
-        assert_eq!(found.security.as_deref(), Some("http://mirror.example/debian-security/"));
-    }
-
-    #[test]
-    fn sources_never_fetched_are_known_by_their_suite() {
+        assert_eq!(mirror(text).as_deref(), Some("mirror+file:/etc/apt/mirrors.txt"));
+        // Sources that were never fetched are known by their suite.
         let text = "||vendor-bookworm|http://vendor.example/apt/\n\
             ||bookworm-security|http://mirror.example/debian-security/\n\
             ||bookworm|http://mirror.example/debian/\n";
-        let found = mirrors(text).unwrap();
-        assert_eq!(found.main, "http://mirror.example/debian/");
-        assert_eq!(found.security.as_deref(), Some("http://mirror.example/debian-security/"));
-        assert_eq!(mirrors(""), None);
+        assert_eq!(mirror(text).as_deref(), Some("http://mirror.example/debian/"));
+        assert_eq!(mirror(""), None);
     }
 }

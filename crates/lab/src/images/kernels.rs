@@ -2,9 +2,9 @@
 //! Kernels: resolves the user's name for one to files.
 //!
 //! `deb:X` is the newest stock kernel whose version begins with X; a path is the user's own
-//! bzImage. The kernel of the lab host is chosen by its abilities, not by version, since archives
-//! drop old versions: it needs KVM for AMD (which QEMU's TCG can emulate) and sched_ext with all of
-//! its kernel functions in BTF. Its configuration and BTF show that before it is booted.
+//! bzImage. The kernel of the lab host is chosen by its abilities, since archives drop old
+//! versions: it needs KVM for AMD (which QEMU's TCG can emulate) and sched_ext. Its configuration
+//! shows that before it is booted.
 
 use super::apt::{self, Apt};
 use super::cache::{Cache, Kind};
@@ -12,8 +12,6 @@ use super::catalogue::{self, Offer};
 use super::key::Key;
 use super::{Context, bzimage};
 use crate::error::{Error, Result};
-use crate::policy::Need;
-use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -80,47 +78,29 @@ pub enum Headers {
 }
 
 /// The abilities of a kernel as a lab host.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct HostAbility {
     pub sched_ext: bool,
-    pub kvm_amd: bool,
-    /// BTF lists the kernel functions that a scheduler with its own queues needs; unknown where the
-    /// kernel could not be unpacked.
-    pub kfuncs: Option<bool>,
-    /// Cgroups have weights, and limits, of CPU time; unknown for a kernel that was fetched by an
-    /// earlier version.
-    #[serde(default)]
-    pub cgroup_weights: Option<bool>,
-    #[serde(default)]
-    pub cgroup_limits: Option<bool>,
-    /// A sched_ext scheduler is told of the limits.
-    #[serde(default)]
-    pub told_limits: Option<bool>,
+    kvm_amd: bool,
+    /// Cgroups have weights, and limits, of CPU time.
+    cgroup_weights: bool,
+    cgroup_limits: bool,
 }
 
 impl HostAbility {
-    /// Whether the kernel can be a lab host, now and with schedulers of our own.
-    pub fn suits(&self) -> bool {
-        self.sched_ext && self.kvm_amd && self.kfuncs != Some(false)
-    }
-
-    /// The ability that is missing for VMs in cgroups, some of which have `limits`, under policies
-    /// with `need`.
-    pub fn lacks_of_cgroups(&self, limits: bool, need: Need) -> Option<&'static str> {
-        let lacks = |ability: Option<bool>| ability == Some(false);
-        if lacks(self.cgroup_weights) {
+    /// The ability that is missing for VMs in cgroups, some of which have `limits`.
+    pub fn lacks_of_cgroups(&self, limits: bool) -> Option<&'static str> {
+        if !self.cgroup_weights {
             Some("weights of cgroups (CONFIG_FAIR_GROUP_SCHED)")
-        } else if limits && lacks(self.cgroup_limits) {
+        } else if limits && !self.cgroup_limits {
             Some("limits of cgroups (CONFIG_CFS_BANDWIDTH)")
-        } else if limits && need == Need::SchedExt && lacks(self.told_limits) {
-            Some("limits of cgroups that it tells a sched_ext scheduler of")
         } else {
             None
         }
     }
 
-    /// The missing abilities, as text.
-    pub fn lacks(&self) -> String {
+    /// The abilities that each lab host needs and this kernel lacks, as text.
+    fn lacks(&self) -> String {
         let mut all = Vec::new();
         if !self.sched_ext {
             all.push("sched_ext (CONFIG_SCHED_CLASS_EXT)");
@@ -128,12 +108,12 @@ impl HostAbility {
         if !self.kvm_amd {
             all.push("KVM for AMD (CONFIG_KVM_AMD)");
         }
-        if self.kfuncs == Some(false) {
-            all.push("sched_ext's kernel functions in BTF");
-        }
         all.join(", ")
     }
 }
+
+/// Debian's kernels whose BTF misdescribes functions that guard needs.
+const MISDESCRIBED: &str = "7.2.";
 
 /// Finds and fetches kernels.
 pub struct Kernels<'a> {
@@ -173,10 +153,11 @@ impl<'a> Kernels<'a> {
         }
         self.newest_offers(cx, |offers| {
             let mut refused = Vec::new();
-            for offer in offers.iter().take(HOST_CANDIDATES) {
+            let right = offers.iter().filter(|offer| !offer.release.starts_with(MISDESCRIBED));
+            for offer in right.take(HOST_CANDIDATES) {
                 let kernel = self.fetch(offer, cx)?;
                 match ability(&kernel)? {
-                    Some(ability) if ability.suits() => return Ok(kernel),
+                    Some(ability) if ability.lacks().is_empty() => return Ok(kernel),
                     Some(ability) => {
                         refused.push(format!("{} lacks {}", kernel.release, ability.lacks()))
                     }
@@ -255,11 +236,7 @@ impl<'a> Kernels<'a> {
             let files = apt.download(&offer.image, &packages, cx)?;
             apt::unpack(&files, root, cx)?;
             fs::remove_dir_all(&packages).map_err(Error::io(&packages))?;
-            let kernel = in_root(root, offer, &id)?;
-            let ability = probe(&kernel, root, cx)?;
-            let text = serde_json::to_vec(&ability).map_err(|e| Error::Other(e.to_string()))?;
-            let path = root.join(ABILITY);
-            fs::write(&path, text).map_err(Error::io(&path))
+            in_root(root, offer, &id).map(drop)
         })?;
         in_root(&root, offer, &id)
     }
@@ -268,51 +245,17 @@ impl<'a> Kernels<'a> {
 /// The offers that were last read from the package lists; the number is the format's.
 const OFFERS: &str = "kernels.2.json";
 
-/// The result of [`probe`], in a kernel's item of the cache.
-const ABILITY: &str = "host-ability.json";
-
-/// The abilities of the kernel as a lab host; `None` if they are not known.
+/// The abilities of the kernel as a lab host; `None` for one that came without its configuration.
 pub fn ability(kernel: &Kernel) -> Result<Option<HostAbility>> {
-    let root = kernel.modules.as_ref().and_then(|m| m.ancestors().nth(4));
-    if let Some(text) = root.and_then(|r| fs::read(r.join(ABILITY)).ok()) {
-        let known = serde_json::from_slice(&text);
-        return known.map(Some).map_err(|e| Error::Other(format!("{ABILITY}: {e}")));
-    }
-    configured(kernel)
-}
-
-fn configured(kernel: &Kernel) -> Result<Option<HostAbility>> {
     let Some(path) = &kernel.config else { return Ok(None) };
     let text = fs::read_to_string(path).map_err(Error::io(path))?;
     let on = |name: &str| text.lines().any(|l| matches!(l.strip_prefix(name), Some("=y" | "=m")));
     Ok(Some(HostAbility {
         sched_ext: on("CONFIG_SCHED_CLASS_EXT"),
         kvm_amd: on("CONFIG_KVM_AMD"),
-        cgroup_weights: Some(on("CONFIG_FAIR_GROUP_SCHED")),
-        cgroup_limits: Some(on("CONFIG_CFS_BANDWIDTH")),
-        ..HostAbility::default()
+        cgroup_weights: on("CONFIG_FAIR_GROUP_SCHED"),
+        cgroup_limits: on("CONFIG_CFS_BANDWIDTH"),
     }))
-}
-
-fn probe(kernel: &Kernel, scratch: &Path, cx: &Context) -> Result<HostAbility> {
-    let mut found = configured(kernel)?.unwrap_or_default();
-    if found.sched_ext {
-        let names = bzimage::btf_names(&kernel.vmlinuz, scratch, cx)?;
-        let told = |names: &Vec<String>| names.iter().any(|name| name == "cgroup_set_bandwidth");
-        found.told_limits = names.as_ref().map(told);
-        found.kfuncs = names.map(|names| kfuncs_complete(&names));
-    }
-    Ok(found)
-}
-
-/// Since 7.x, functions with implicit arguments have a second entry `*_impl`, which the loader
-/// looks up. A kernel whose BTF has it for some functions only was built with tools that did not
-/// match.
-fn kfuncs_complete(names: &[String]) -> bool {
-    const NEEDED: [&str; 3] = ["scx_bpf_create_dsq", "scx_bpf_dsq_insert", "scx_bpf_kick_cpu"];
-    let has = |name: &str| names.iter().any(|n| n == name);
-    let doubled = NEEDED.iter().filter(|n| has(&format!("{n}_impl"))).count();
-    NEEDED.iter().all(|n| has(n)) && (doubled == 0 || doubled == NEEDED.len())
 }
 
 fn in_root(root: &Path, offer: &Offer, id: &str) -> Result<Kernel> {
@@ -422,28 +365,11 @@ mod tests {
             super::ability(&kernel).unwrap().unwrap()
         };
         let weights = "CONFIG_FAIR_GROUP_SCHED=y\n";
-        let lacks = ability("# CONFIG_FAIR_GROUP_SCHED is not set\n")
-            .lacks_of_cgroups(false, Need::Nothing);
-        assert!(lacks.unwrap().contains("CONFIG_FAIR_GROUP_SCHED"));
-        assert_eq!(ability(weights).lacks_of_cgroups(false, Need::SchedExt), None);
-        let lacks = ability(weights).lacks_of_cgroups(true, Need::Nothing);
-        assert!(lacks.unwrap().contains("CONFIG_CFS_BANDWIDTH"));
-        let both = ability(&format!("{weights}CONFIG_CFS_BANDWIDTH=y\n"));
-        assert_eq!(both.lacks_of_cgroups(true, Need::SchedExt), None);
-        let untold = HostAbility { told_limits: Some(false), ..both };
-        assert_eq!(untold.lacks_of_cgroups(true, Need::Nothing), None);
-        assert!(untold.lacks_of_cgroups(true, Need::SchedExt).unwrap().contains("sched_ext"));
-    }
-
-    #[test]
-    fn kernels_with_half_of_the_functions_are_refused() {
-        let names = |list: &str| -> Vec<String> { list.split(' ').map(String::from).collect() };
-        let plain = "scx_bpf_create_dsq scx_bpf_dsq_insert scx_bpf_kick_cpu";
-        assert!(kfuncs_complete(&names(plain)));
-        assert!(!kfuncs_complete(&names(&format!("{plain} scx_bpf_dsq_insert_impl"))));
-        assert!(kfuncs_complete(&names(&format!(
-            "{plain} scx_bpf_create_dsq_impl scx_bpf_dsq_insert_impl scx_bpf_kick_cpu_impl"
-        ))));
-        assert!(!kfuncs_complete(&names("scx_bpf_create_dsq")));
+        let lacks = |text: &str, limits| ability(text).lacks_of_cgroups(limits).unwrap_or_default();
+        let none = "# CONFIG_FAIR_GROUP_SCHED is not set\n";
+        assert!(lacks(none, false).contains("CONFIG_FAIR_GROUP_SCHED"));
+        assert_eq!(lacks(weights, false), "");
+        assert!(lacks(weights, true).contains("CONFIG_CFS_BANDWIDTH"));
+        assert_eq!(lacks(&format!("{weights}CONFIG_CFS_BANDWIDTH=y\n"), true), "");
     }
 }

@@ -28,11 +28,10 @@ const RECIPE: &str = "1";
 /// The control file, which both modules have.
 const CONTROL: (&str, &str) = ("control.h", include_str!("../../kmod/control.h"));
 
-/// The module for workloads that need the kernel: `call_rcu` at a given rate, and probes of its
-/// latency.
+/// The module for workloads that need the kernel: `call_rcu` at a given rate.
 pub const LOAD_MODULE: Source = Source {
     name: "reprieve_load",
-    serves: "membench, callback probes",
+    serves: "membench",
     files: &[
         ("reprieve_load.c", include_str!("../../kmod/load/reprieve_load.c")),
         CONTROL,

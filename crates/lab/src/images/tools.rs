@@ -19,9 +19,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// An older QEMU is used only if the user names it.
-pub const QEMU_MAJOR: u32 = 11;
-
 /// Raised when the same packages make a different tree.
 const LAYOUT: &str = "2";
 
@@ -119,23 +116,10 @@ pub struct QemuFiles {
 }
 
 impl QemuFiles {
-    /// The QEMU to use: `$REPRIEVE_QEMU`, else the machine's own if it is new enough, else Debian
-    /// 13's.
+    /// The QEMU to use: `$REPRIEVE_QEMU`, else Debian 13's.
     pub fn find(cache: &Cache, cx: &Context) -> Result<QemuFiles> {
         if let Some(path) = std::env::var_os("REPRIEVE_QEMU").filter(|p| !p.is_empty()) {
             return QemuFiles::of_machine(Path::new(&path), cx);
-        }
-        let own = std::env::var_os("PATH")
-            .iter()
-            .flat_map(|path| std::env::split_paths(path).collect::<Vec<_>>())
-            .map(|dir| dir.join("qemu-system-x86_64"))
-            .find(|path| path.is_file());
-        if let Some(path) = own {
-            match QemuFiles::of_machine(&path, cx) {
-                Ok(found) if major(&found.qemu.version) >= QEMU_MAJOR => return Ok(found),
-                Err(Error::Cancelled) => return Err(Error::Cancelled),
-                _ => {}
-            }
         }
         QemuFiles::of_tree(&programs(cache, cx)?, cx)
     }
@@ -260,10 +244,6 @@ fn version(qemu: &Qemu, cx: &Context) -> Result<String> {
             message: format!("not QEMU: it said {:?}", out.lines().next().unwrap_or_default()),
         }
     })
-}
-
-fn major(version: &str) -> u32 {
-    version.split('.').next().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
 /// A path as text, as plans and command lines need it.

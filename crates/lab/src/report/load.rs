@@ -9,7 +9,9 @@ use crate::costs::Costs;
 use crate::error::{Error, Result};
 use crate::plan::{Plan, SCHEMA, Scenario};
 use crate::record::{BOOTED_AGAIN, Death, HostInfo, HostPhase, LOUD, Record};
-use reprieve_init::protocol::{GuestInfo, PhaseResult, Sample};
+use reprieve_init::protocol::{
+    Cpu, Fragmentation, GracePeriod, GuestInfo, Memory, PhaseResult, Sample,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -61,49 +63,10 @@ pub struct Phase {
     pub memory: Vec<Memory>,
     pub fragmentation: Vec<Fragmentation>,
     pub cpu: Vec<Cpu>,
-    pub callbacks: Vec<Callback>,
     /// `None` if the guest or the run died in this phase.
     pub end: Option<(PhaseResult, HostPhase)>,
     /// The guest died of its load in this phase, which is the phase's result.
     pub death: Option<Death>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct GracePeriod {
-    pub start_ns: u64,
-    pub end_ns: u64,
-    pub cpu_ns: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Memory {
-    pub t_ns: u64,
-    pub free_kb: u64,
-    pub slab_kb: u64,
-    pub used_kb: u64,
-}
-
-#[derive(Clone, Debug)]
-pub struct Fragmentation {
-    pub t_ns: u64,
-    pub unusable: Vec<f64>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Cpu {
-    pub t_ns: u64,
-    pub steal: f64,
-    pub kernel: f64,
-    pub user: f64,
-    pub idle: f64,
-    pub callbacks: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Callback {
-    pub t_ns: u64,
-    pub cpu: u32,
-    pub latency_ns: u64,
 }
 
 impl Phase {
@@ -118,7 +81,6 @@ impl Phase {
             memory: vec![],
             fragmentation: vec![],
             cpu: vec![],
-            callbacks: vec![],
             end: None,
             death: None,
         }
@@ -139,11 +101,7 @@ impl Phase {
 
     /// Number of samples of all kinds.
     pub fn samples(&self) -> usize {
-        self.grace_periods.len()
-            + self.memory.len()
-            + self.fragmentation.len()
-            + self.cpu.len()
-            + self.callbacks.len()
+        self.grace_periods.len() + self.memory.len() + self.fragmentation.len() + self.cpu.len()
     }
 
     /// Share (0 to 1) of the machine's CPU time that other work than the run used, if it is known.
@@ -159,22 +117,11 @@ impl Phase {
 
     fn add(&mut self, sample: Sample) {
         match sample {
-            Sample::GracePeriod { start_ns, end_ns, cpu_ns } => {
-                self.grace_periods.push(GracePeriod { start_ns, end_ns, cpu_ns })
-            }
+            Sample::GracePeriod(period) => self.grace_periods.push(period),
             Sample::OpenGracePeriod { open_ns, .. } => self.open_ns = Some(open_ns),
-            Sample::Memory { t_ns, free_kb, slab_kb, used_kb } => {
-                self.memory.push(Memory { t_ns, free_kb, slab_kb, used_kb })
-            }
-            Sample::Fragmentation { t_ns, unusable } => {
-                self.fragmentation.push(Fragmentation { t_ns, unusable })
-            }
-            Sample::Cpu { t_ns, steal, kernel, user, idle, callbacks } => {
-                self.cpu.push(Cpu { t_ns, steal, kernel, user, idle, callbacks })
-            }
-            Sample::Callback { t_ns, cpu, latency_ns } => {
-                self.callbacks.push(Callback { t_ns, cpu, latency_ns })
-            }
+            Sample::Memory(memory) => self.memory.push(memory),
+            Sample::Fragmentation(fragmentation) => self.fragmentation.push(fragmentation),
+            Sample::Cpu(cpu) => self.cpu.push(cpu),
         }
     }
 
@@ -184,7 +131,6 @@ impl Phase {
         self.memory.sort_by_key(|m| m.t_ns);
         self.fragmentation.sort_by_key(|f| f.t_ns);
         self.cpu.sort_by_key(|c| c.t_ns);
-        self.callbacks.sort_by_key(|c| c.t_ns);
     }
 }
 

@@ -9,7 +9,7 @@ use super::load::{Phase, Run};
 use super::stats::{Bound, Bounded, Distribution};
 use crate::record::HostPhase;
 pub use reprieve_init::protocol::Better;
-use reprieve_init::protocol::PhaseResult;
+use reprieve_init::protocol::{Cpu, PhaseResult};
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 
@@ -46,12 +46,11 @@ pub struct Measured<'a> {
     pub(super) run: &'a Run,
     pub(super) phases: Vec<&'a Phase>,
     durations: OnceCell<Option<Distribution>>,
-    latencies: OnceCell<Option<Distribution>>,
 }
 
 impl<'a> Measured<'a> {
     pub fn new(run: &'a Run, phases: Vec<&'a Phase>) -> Measured<'a> {
-        Measured { run, phases, durations: OnceCell::new(), latencies: OnceCell::new() }
+        Measured { run, phases, durations: OnceCell::new() }
     }
 
     /// Durations of the grace periods, ms.
@@ -86,12 +85,6 @@ impl<'a> Measured<'a> {
         self.phases.iter().any(|p| p.is_cut())
     }
 
-    /// Latencies of the probe callbacks, ms.
-    pub fn latencies(&self) -> Option<&Distribution> {
-        let all = || self.phases.iter().flat_map(|p| &p.callbacks);
-        self.latencies.get_or_init(|| Distribution::new(all().map(|c| ms(c.latency_ns)))).as_ref()
-    }
-
     pub(super) fn results(&self) -> impl Iterator<Item = &PhaseResult> {
         self.phases
             .iter()
@@ -115,7 +108,7 @@ impl<'a> Measured<'a> {
     }
 
     /// Percentage: mean of a share over the CPU samples, weighted by the time of each sample.
-    pub(super) fn cpu_share(&self, share: impl Fn(&super::load::Cpu) -> f64) -> Option<f64> {
+    pub(super) fn cpu_share(&self, share: impl Fn(&Cpu) -> f64) -> Option<f64> {
         quotient(self.phases.iter().flat_map(|p| {
             let before = std::iter::once(0).chain(p.cpu.iter().map(|c| c.t_ns));
             p.cpu.iter().zip(before).map(|(c, t0)| {

@@ -21,7 +21,7 @@ mod summary;
 mod table;
 
 pub use format::{DISTURBED, number, with_unit};
-pub use load::{Callback, Cpu, Fragmentation, GracePeriod, Guest, Memory, Phase, Run, load};
+pub use load::{Guest, Phase, Run, load};
 pub use papers::PaperFigure;
 pub use stats::{Bound, Spread};
 pub use summary::{Cell, Row, SUMMARY_SCHEMA, Summary, VariantSummary, summarize};

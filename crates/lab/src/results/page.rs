@@ -126,8 +126,6 @@ fn beds<'a>(measured: impl Iterator<Item = (&'a Cell, &'a Summary)>) -> Table {
         "dilated",
         "switch of vCPUs, us",
         "exit, us",
-        "host timer, us",
-        "guest timer, us",
         "slice, ms",
         "phase, s",
         "host",

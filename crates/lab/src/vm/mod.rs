@@ -22,7 +22,7 @@ pub use threads::{SchedCounters, Threads, allowed_cpus};
 
 use crate::dilation::Dilation;
 use crate::error::{Error, OUT_OF_MEMORY, Result};
-use crate::images::Qemu;
+use crate::images::{GuestImage, Qemu};
 use crate::limit::{self, scaled};
 use crate::process::{self, Cancel};
 use reprieve_init::protocol::{Command, Event, GuestInfo, PORT, PROTOCOL};
@@ -88,6 +88,26 @@ pub struct Config {
     pub console: PathBuf,
     /// Whether the guest's programs share a region with the host, for hints.
     pub region: bool,
+}
+
+impl Config {
+    /// A VM of `image`, of the usual kind.
+    pub fn new(name: &str, accel: Accel, image: &GuestImage, console: PathBuf) -> Config {
+        Config {
+            name: name.into(),
+            accel,
+            dilation: Dilation::NONE,
+            cpu: None,
+            vcpus: 1,
+            spare_vcpus: 0,
+            memory_mib: 256,
+            kernel: image.kernel.clone(),
+            initrd: image.initrd.clone(),
+            args: String::new(),
+            console,
+            region: false,
+        }
+    }
 }
 
 pub struct Vm {

@@ -57,7 +57,7 @@ pub fn plan(experiment: &str, labels: &[&str], repeat: u32) -> Plan {
         scenarios: Scenario::both(),
         warmup_ms: 1000,
         phase_ms: 2000,
-        measure: Measure { memory_ms: 20, slow_ms: 1000, trace_kb: 64, callback_probe_hz: 0 },
+        measure: Measure { memory_ms: 20, slow_ms: 1000, trace_kb: 64 },
         variants: labels.iter().map(variant).collect(),
         subject: vm("subject", Workload::Idle),
         competitors: vec![vm("hog", Workload::Hog { threads: 2 })],
@@ -110,31 +110,31 @@ pub fn phase(
     let mut t = 0;
     for d in durations {
         let ns = d * 1_000_000;
-        records.push(sample(Sample::GracePeriod {
+        records.push(sample(Sample::GracePeriod(GracePeriod {
             start_ns: t,
             end_ns: t + ns,
             cpu_ns: d * 10_000,
-        }));
+        })));
         t += ns;
     }
     for (i, mib) in free.iter().enumerate() {
-        records.push(sample(Sample::Memory {
+        records.push(sample(Sample::Memory(Memory {
             t_ns: i as u64 * 20_000_000,
             free_kb: mib * 1024,
             slab_kb: 1024,
             used_kb: (400 - mib) * 1024,
-        }));
+        })));
     }
     let unusable = (0..11).map(|order| f64::from(order) / 20.0).collect();
-    records.push(sample(Sample::Fragmentation { t_ns: 1_000_000_000, unusable }));
-    records.push(sample(Sample::Cpu {
+    records.push(sample(Sample::Fragmentation(Fragmentation { t_ns: 1_000_000_000, unusable })));
+    records.push(sample(Sample::Cpu(Cpu {
         t_ns: 1_000_000_000,
         steal: 0.25,
         kernel: 0.5,
         user: 0.25,
         idle: 0.0,
         callbacks: None,
-    }));
+    })));
     records.push(end(id, scenario));
     records
 }

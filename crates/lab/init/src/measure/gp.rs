@@ -109,9 +109,9 @@ pub fn in_progress(ended: &[GracePeriod], open: Option<u64>, at: u64) -> Option<
 }
 
 /// Whether a thread of this name is one of RCU's, so that its time counts.
-pub fn is_rcu_thread(name: &[u8]) -> bool {
-    matches!(name, b"rcu_preempt" | b"rcu_sched")
-        || [&b"rcuc/"[..], b"rcub/", b"rcuog/", b"rcuop/", b"rcuos/", b"rcu_exp"]
+pub fn is_rcu_thread(name: &str) -> bool {
+    matches!(name, "rcu_preempt" | "rcu_sched")
+        || ["rcuc/", "rcub/", "rcuog/", "rcuop/", "rcuos/", "rcu_exp"]
             .iter()
             .any(|p| name.starts_with(p))
 }
@@ -193,12 +193,12 @@ mod tests {
     #[test]
     fn threads_are_told_apart_by_name() {
         for name in ["rcu_preempt", "rcuc/0", "rcub/1", "rcuog/0", "rcuop/12", "rcu_exp_gp_kthr"] {
-            assert!(is_rcu_thread(name.as_bytes()), "{name}");
+            assert!(is_rcu_thread(name), "{name}");
         }
         for name in
             ["rcu_tasks_kthre", "rcu_gp", "kworker/0:1-rcu", "rcu_tasks_rude_", "rcu_par_gp"]
         {
-            assert!(!is_rcu_thread(name.as_bytes()), "{name}");
+            assert!(!is_rcu_thread(name), "{name}");
         }
     }
 }

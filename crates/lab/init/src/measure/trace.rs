@@ -4,18 +4,16 @@
 //! Everything that patches kernel text (the kprobes, the tracepoints) is done once, when preparing;
 //! a phase only switches recording on and off. Buffers do not wrap: when one is full, later events
 //! are lost and counted. So the record is complete up to the first loss on any CPU; grace periods
-//! that end later are dropped ([`Trace::read`]). Nothing is read during a phase.
+//! that end later are dropped ([`Trace::read`]). Nothing is read during a phase; what the kernel
+//! then prints, with all CPUs' events in order, has times in microseconds.
 //!
 //! Recorded: kprobes on `rcu_gp_init` and `rcu_gp_cleanup`; `sched_switch` from or to threads named
 //! `rcu*` (filtered in the kernel); `softirq_entry` and `softirq_exit` of softirq 9, RCU.
 
 use super::gp::{GracePeriod, Kind, Tracker, in_progress, is_rcu_thread};
-use super::ring;
-use crate::bytes::u16_at;
 use crate::sys::{self, Context, Result};
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 const TRACING: &str = "/sys/kernel/tracing";
@@ -43,20 +41,8 @@ fn add_kprobe(event: &str, function: &str) -> Result<()> {
 /// The instance, set up and not recording.
 pub struct Trace {
     root: PathBuf,
-    ids: Ids,
     cpus: usize,
     memory_kb: u64,
-}
-
-/// Numbers of the events in the record, and offsets of the names in `sched_switch`.
-struct Ids {
-    init: u16,
-    cleanup: u16,
-    switch: u16,
-    prev_comm: usize,
-    next_comm: usize,
-    softirq_entry: u16,
-    softirq_exit: u16,
 }
 
 impl Trace {
@@ -83,10 +69,9 @@ impl Trace {
         for (event, filter) in filters {
             write(events.join(event).join("filter"), filter, false)?;
         }
-        let ids = Ids::read(&events)?;
         let cpus = sys::cpus() as usize;
         let memory_kb = (0..cpus).map(|cpu| buffer_memory_kb(&root, cpu)).sum();
-        let trace = Trace { root, ids, cpus, memory_kb };
+        let trace = Trace { root, cpus, memory_kb };
         for (event, _) in filters {
             trace.enable(event, true)?;
         }
@@ -116,39 +101,35 @@ impl Trace {
         write(self.root.join("tracing_on"), "0", false)
     }
 
-    /// Reads and empties the record: calls `each` for every grace period that began at `from` or
-    /// later and ended by `to`.
+    /// Calls `each` for every grace period of the record that began at `from` or later and ended by
+    /// `to`.
     pub fn read(&self, from: u64, to: u64, mut each: impl FnMut(GracePeriod)) -> Result<Volume> {
         let mut volume = Volume::default();
-        let mut streams = Vec::new();
-        for cpu in 0..self.cpus {
-            let dir = self.root.join(format!("per_cpu/cpu{cpu}"));
-            if let Ok(stats) = fs::read_to_string(dir.join("stats")) {
-                let lost = lost_events(&stats);
-                streams.push(Stream::open(&dir, cpu, lost)?);
-                volume.lost += lost;
-            }
+        let mut lost = vec![0; self.cpus];
+        for (cpu, lost) in lost.iter_mut().enumerate() {
+            let stats = fs::read_to_string(self.root.join(format!("per_cpu/cpu{cpu}/stats")));
+            *lost = lost_events(&stats.unwrap_or_default());
         }
+        volume.lost = lost.iter().sum();
+        let path = self.root.join("trace");
+        let file = File::open(&path).context(path.display())?;
         let mut tracker = Tracker::new(self.cpus);
         let mut found = Vec::new();
-        // Whether a CPU lost events is known only at the end of its stream, so grace periods are
-        // held back until everything is read.
-        loop {
-            for s in streams.iter_mut() {
-                s.fill(&self.ids)?;
-            }
-            let Some(s) =
-                streams.iter_mut().filter(|s| s.head().is_some()).min_by_key(|s| s.head())
-            else {
-                break;
-            };
-            let (time, kind) = s.take();
+        // Of each CPU, the last event.
+        let mut last = vec![0; self.cpus];
+        for line in BufReader::with_capacity(1 << 16, file).lines() {
+            let line = line.context(path.display())?;
+            let Some((time, cpu, kind)) = parse(&line) else { continue };
             volume.events += 1;
+            if let Some(last) = last.get_mut(cpu) {
+                *last = time;
+            }
             if let Some(kind) = kind {
-                found.extend(tracker.event(time, s.cpu, kind));
+                found.extend(tracker.event(time, cpu, kind));
             }
         }
-        volume.complete_until = streams.iter().filter(|s| s.lost > 0).map(|s| s.last).min();
+        let losses = last.iter().zip(&lost).filter(|&(_, &lost)| lost > 0);
+        volume.complete_until = losses.map(|(&last, _)| last).min();
         let complete = |at: u64| volume.complete_until.is_none_or(|until| at <= until);
         // An event after a loss may have ended it.
         volume.open = in_progress(&found, tracker.open(), to).filter(|_| complete(to));
@@ -198,133 +179,31 @@ pub struct Volume {
     pub open: Option<u64>,
 }
 
-/// A CPU's record, read a page at a time.
-struct Stream {
-    cpu: usize,
-    file: File,
-    page: Vec<u8>,
-    /// Events of the current page, last first.
-    events: Vec<(u64, Option<Kind>)>,
-    ended: bool,
-    lost: u64,
-    /// Time of the last event read.
-    last: u64,
+/// Time, CPU and meaning of an event as the kernel prints it,
+/// `COMM-PID [CPU] FLAGS SECONDS.MICROSECONDS: EVENT: ...`; no meaning for a switch between threads
+/// that do not count.
+fn parse(line: &str) -> Option<(u64, usize, Option<Kind>)> {
+    let (head, rest) = line.split_once(": ")?;
+    let (event, fields) = rest.split_once(':')?;
+    let (_, at) = head.rsplit_once('[')?;
+    let (cpu, flags_and_time) = at.split_once(']')?;
+    let (seconds, micros) = flags_and_time.rsplit_once(' ')?.1.split_once('.')?;
+    let time = seconds.parse::<u64>().ok()? * 1_000_000 + micros.parse::<u64>().ok()?;
+    let counts = |field| name_in(fields, field).is_some_and(is_rcu_thread);
+    let kind = match event {
+        "gp_init" => Some(Kind::Init),
+        "gp_cleanup" => Some(Kind::Cleanup),
+        "softirq_entry" => Some(Kind::SoftirqOn),
+        "softirq_exit" => Some(Kind::SoftirqOff),
+        "sched_switch" if counts("next_comm=") => Some(Kind::ThreadOn),
+        "sched_switch" if counts("prev_comm=") => Some(Kind::ThreadOff),
+        _ => None,
+    };
+    Some((time * 1_000, cpu.parse().ok()?, kind))
 }
 
-impl Stream {
-    fn open(dir: &Path, cpu: usize, lost: u64) -> Result<Stream> {
-        let path = dir.join("trace_pipe_raw");
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(&path)
-            .context(path.display())?;
-        Ok(Stream {
-            cpu,
-            file,
-            page: vec![0; 4096],
-            events: Vec::new(),
-            ended: false,
-            lost,
-            last: 0,
-        })
-    }
-
-    /// Makes sure that the next event is there, unless the record has ended.
-    fn fill(&mut self, ids: &Ids) -> Result<()> {
-        while self.events.is_empty() && !self.ended {
-            let n = match self.file.read(&mut self.page) {
-                Ok(n) => n,
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => 0,
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(e) => return Err(e).context(format_args!("trace of CPU {}", self.cpu)),
-            };
-            self.ended = n == 0;
-            let events = &mut self.events;
-            ring::events(&self.page[..n], |e| events.push((e.time_ns, ids.classify(e.data))));
-            events.reverse();
-        }
-        Ok(())
-    }
-
-    fn head(&self) -> Option<u64> {
-        self.events.last().map(|e| e.0)
-    }
-
-    fn take(&mut self) -> (u64, Option<Kind>) {
-        let event = self.events.pop().unwrap_or_default();
-        self.last = event.0;
-        event
-    }
-}
-
-impl Ids {
-    fn read(events: &Path) -> Result<Ids> {
-        let format = |event: &str| {
-            let path = events.join(event).join("format");
-            fs::read_to_string(&path).context(path.display())
-        };
-        let id = |event: &str| {
-            parse_id(&format(event)?).ok_or_else(|| format!("event {event}: no id in its format"))
-        };
-        let switch = format("sched/sched_switch")?;
-        let field = |name: &str| {
-            parse_offset(&switch, name)
-                .ok_or_else(|| format!("event sched_switch has no field {name}"))
-        };
-        Ok(Ids {
-            init: id("reprieve/gp_init")?,
-            cleanup: id("reprieve/gp_cleanup")?,
-            switch: id("sched/sched_switch")?,
-            prev_comm: field("prev_comm")?,
-            next_comm: field("next_comm")?,
-            softirq_entry: id("irq/softirq_entry")?,
-            softirq_exit: id("irq/softirq_exit")?,
-        })
-    }
-
-    /// The meaning of a recorded event; `None` for a switch between threads that do not count.
-    fn classify(&self, data: &[u8]) -> Option<Kind> {
-        let id = u16_at(data, 0)?;
-        if id == self.init {
-            Some(Kind::Init)
-        } else if id == self.cleanup {
-            Some(Kind::Cleanup)
-        } else if id == self.softirq_entry {
-            Some(Kind::SoftirqOn)
-        } else if id == self.softirq_exit {
-            Some(Kind::SoftirqOff)
-        } else if id == self.switch {
-            if is_rcu_thread(name_at(data, self.next_comm)?) {
-                Some(Kind::ThreadOn)
-            } else if is_rcu_thread(name_at(data, self.prev_comm)?) {
-                Some(Kind::ThreadOff)
-            } else {
-                None
-            }
-        } else {
-            None
-        }
-    }
-}
-
-/// The 16 bytes of a thread's name, up to the terminator.
-fn name_at(data: &[u8], at: usize) -> Option<&[u8]> {
-    data.get(at..at + 16)?.split(|b| *b == 0).next()
-}
-
-fn parse_id(format: &str) -> Option<u16> {
-    format.lines().find_map(|l| l.strip_prefix("ID:")?.trim().parse().ok())
-}
-
-/// Offset of a field: `field:char prev_comm[16]; offset:8; size:16; signed:0;`.
-fn parse_offset(format: &str, field: &str) -> Option<usize> {
-    format.lines().find_map(|line| {
-        let mut parts = line.trim().strip_prefix("field:")?.split(';');
-        let name = parts.next()?.rsplit(' ').next()?.split('[').next()?;
-        let offset = parts.next()?.trim().strip_prefix("offset:")?;
-        (name == field).then(|| offset.parse().ok())?
-    })
+fn name_in<'a>(fields: &'a str, field: &str) -> Option<&'a str> {
+    fields.split_once(field)?.1.split(' ').next()
 }
 
 /// Events lost according to a `stats` file: for want of space, or overwritten.
@@ -341,68 +220,19 @@ fn lost_events(stats: &str) -> u64 {
 mod tests {
     use super::*;
 
-    const FORMATS: [&str; 3] = [
-        include_str!("testdata/6.1.sched_switch_format"),
-        include_str!("testdata/6.12.sched_switch_format"),
-        include_str!("testdata/7.3.sched_switch_format"),
-    ];
-
     #[test]
-    fn formats_of_stock_guests_are_understood() {
-        for format in FORMATS {
-            assert!(parse_id(format).is_some());
-            assert_eq!(parse_offset(format, "prev_comm"), Some(8));
-            assert_eq!(parse_offset(format, "next_comm"), Some(40));
-            assert_eq!(parse_offset(format, "comm"), None);
-        }
-        assert_eq!(parse_id("ID: x"), None);
-        assert_eq!(parse_offset("field:;offset", ""), None);
-    }
-
-    /// A page of a stock guest's record, and the beginning of the same as the kernel prints it.
-    #[test]
-    fn a_real_page_reads_as_the_kernel_prints_it() {
-        let page = include_bytes!("testdata/6.12.trace_page");
+    fn what_a_stock_guest_prints_is_understood() {
         let text = include_str!("testdata/6.12.trace_text");
-        let ids = Ids {
-            init: 1554,
-            cleanup: 1555,
-            switch: 310,
-            prev_comm: 8,
-            next_comm: 40,
-            softirq_entry: 155,
-            softirq_exit: 154,
-        };
-        let mut events = Vec::new();
-        ring::events(page, |e| {
-            // The kernel rounds to microseconds.
-            events.push(((e.time_ns + 500) / 1_000, ids.classify(e.data)));
-        });
-        let printed: Vec<(u64, Option<Kind>)> = text.lines().map(printed_event).collect();
-        assert!(printed.len() >= 80 && events.len() >= printed.len());
-        assert_eq!(events[..printed.len()], printed);
-    }
-
-    /// `COMM-PID [CPU] FLAGS SECONDS.MICROSECONDS: EVENT: ...`
-    fn printed_event(line: &str) -> (u64, Option<Kind>) {
-        let mut parts = line.splitn(3, ": ");
-        let time = parts.next().unwrap().rsplit(' ').next().unwrap();
-        let (seconds, micros) = time.split_once('.').unwrap();
-        let time = seconds.parse::<u64>().unwrap() * 1_000_000 + micros.parse::<u64>().unwrap();
-        let kind = match (parts.next().unwrap(), parts.next().unwrap()) {
-            ("gp_init", _) => Some(Kind::Init),
-            ("gp_cleanup", _) => Some(Kind::Cleanup),
-            ("softirq_entry", _) => Some(Kind::SoftirqOn),
-            ("softirq_exit", _) => Some(Kind::SoftirqOff),
-            ("sched_switch", rest) if rest.contains("next_comm=rcu_preempt") => {
-                Some(Kind::ThreadOn)
-            }
-            ("sched_switch", rest) if rest.contains("prev_comm=rcu_preempt") => {
-                Some(Kind::ThreadOff)
-            }
-            _ => None,
-        };
-        (time, kind)
+        let events: Vec<_> = text.lines().map(|line| parse(line).unwrap()).collect();
+        assert_eq!(events[0], (6_007_669_000, 0, Some(Kind::ThreadOn)));
+        assert_eq!(events[1], (6_007_694_000, 0, Some(Kind::Cleanup)));
+        assert_eq!(events[2], (6_007_711_000, 0, Some(Kind::Init)));
+        assert_eq!(events[3], (6_007_736_000, 0, Some(Kind::ThreadOff)));
+        assert_eq!(events[4], (6_010_382_000, 0, Some(Kind::SoftirqOn)));
+        assert_eq!(events[5], (6_010_418_000, 0, Some(Kind::SoftirqOff)));
+        for other in ["# tracer: nop", "##### CPU 1 buffer started ####", "", "a: b: c"] {
+            assert_eq!(parse(other), None);
+        }
     }
 
     #[test]
@@ -422,28 +252,14 @@ mod tests {
 
     #[test]
     fn switches_are_told_apart_by_the_names_in_them() {
-        let ids = Ids {
-            init: 1,
-            cleanup: 2,
-            switch: 3,
-            prev_comm: 8,
-            next_comm: 40,
-            softirq_entry: 4,
-            softirq_exit: 5,
-        };
         let switch = |from: &str, to: &str| {
-            let mut data = vec![0; 64];
-            data[0] = 3;
-            data[8..8 + from.len()].copy_from_slice(from.as_bytes());
-            data[40..40 + to.len()].copy_from_slice(to.as_bytes());
-            ids.classify(&data)
+            let fields = format!("prev_comm={from} prev_pid=1 ==> next_comm={to} next_pid=2");
+            parse(&format!("a-1 [007] d..2. 1.000002: sched_switch: {fields}"))
         };
-        assert_eq!(switch("swapper/0", "rcu_preempt"), Some(Kind::ThreadOn));
-        assert_eq!(switch("rcu_preempt", "swapper/0"), Some(Kind::ThreadOff));
-        assert_eq!(switch("rcuc/0", "rcu_preempt"), Some(Kind::ThreadOn));
-        assert_eq!(switch("rcu_tasks_kthre", "init"), None);
-        assert_eq!(ids.classify(&[1, 0]), Some(Kind::Init));
-        assert_eq!(ids.classify(&[3, 0, 0]), None);
-        assert_eq!(ids.classify(&[]), None);
+        let at = |kind| Some((1_000_002_000, 7, kind));
+        assert_eq!(switch("swapper/0", "rcu_preempt"), at(Some(Kind::ThreadOn)));
+        assert_eq!(switch("rcu_preempt", "swapper/0"), at(Some(Kind::ThreadOff)));
+        assert_eq!(switch("rcuc/0", "rcu_preempt"), at(Some(Kind::ThreadOn)));
+        assert_eq!(switch("rcu_tasks_kthre", "init"), at(None));
     }
 }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub const PORT: &str = "reprieve.lab";
 
 /// Raised with every incompatible change.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// Longest line of either side, bytes, including its end; a longer line is an error.
 pub const LINE_MAX: usize = 1 << 20;
@@ -67,8 +67,6 @@ pub enum Command {
     Kexec { kernel: String, initrd: String, cmdline: String },
     /// A line for the standard input of the program of the running [`Command::Exec`]; not answered.
     Input { line: String },
-    /// Send SIGINT to the program of the running [`Command::Exec`]; not answered.
-    Interrupt,
     /// Switch the guest off. Not answered.
     PowerOff,
 }
@@ -79,8 +77,6 @@ pub enum Command {
 pub enum Cost {
     /// An instruction that leaves the VM and comes back.
     Exit,
-    /// A timer interrupt of CPU 0.
-    Timer,
     /// A switch between CPUs 0 and 1, which share a CPU of the host.
     Switch,
 }
@@ -95,9 +91,6 @@ pub struct Measure {
     pub slow_ms: u32,
     /// Trace buffer per CPU, KiB: enough for the longest phase.
     pub trace_kb: u32,
-    /// `call_rcu` probes per second per CPU ([`Sample::Callback`]); 0 for none. Needs the kernel
-    /// module.
-    pub callback_probe_hz: u32,
 }
 
 /// From a guest to the lab.
@@ -151,24 +144,55 @@ pub struct GuestInfo {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "sample", rename_all = "snake_case")]
 pub enum Sample {
-    /// A completed grace period that began in the phase. `cpu_ns`: time on a vCPU of RCU's own
-    /// threads and of its softirq between `start_ns` and `end_ns`, as the guest's clock sees it.
-    GracePeriod { start_ns: u64, end_ns: u64, cpu_ns: u64 },
+    GracePeriod(GracePeriod),
     /// The grace period that was in progress at the end of the phase, `open_ns` after `start_ns`:
     /// it takes at least that long. `start_ns` is 0 if it began before the phase.
-    OpenGracePeriod { start_ns: u64, open_ns: u64 },
-    /// `used_kb` = total - free - page cache (tmpfs files included) - buffers - what measuring
-    /// takes (trace buffers, samples): what programs and the kernel hold, all slab memory included.
-    Memory { t_ns: u64, free_kb: u64, slab_kb: u64, used_kb: u64 },
-    /// Unusable free space index, 0 to 1, by page order (index 0 is order 0), as the kernel's
-    /// `extfrag/unusable_index`, weighted over the zones by their free pages.
-    Fragmentation { t_ns: u64, unusable: Vec<f64> },
-    /// Shares (0 to 1) of the guest's CPU time since the previous such sample; `callbacks` of
-    /// membench waiting for a grace period, where that is the load (no stock kernel tells the
-    /// number of all).
-    Cpu { t_ns: u64, steal: f64, kernel: f64, user: f64, idle: f64, callbacks: Option<u64> },
-    /// A probe callback: registered at `t_ns` on `cpu`, run `latency_ns` later.
-    Callback { t_ns: u64, cpu: u32, latency_ns: u64 },
+    OpenGracePeriod {
+        start_ns: u64,
+        open_ns: u64,
+    },
+    Memory(Memory),
+    Fragmentation(Fragmentation),
+    Cpu(Cpu),
+}
+
+/// A completed grace period that began in the phase. `cpu_ns`: time on a vCPU of RCU's own threads
+/// and of its softirq between `start_ns` and `end_ns`, as the guest's clock sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GracePeriod {
+    pub start_ns: u64,
+    pub end_ns: u64,
+    pub cpu_ns: u64,
+}
+
+/// `used_kb` = total - free - page cache (tmpfs files included) - buffers - what measuring takes
+/// (trace buffers, samples): what programs and the kernel hold, all slab memory included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    pub t_ns: u64,
+    pub free_kb: u64,
+    pub slab_kb: u64,
+    pub used_kb: u64,
+}
+
+/// Unusable free space index, 0 to 1, by page order (index 0 is order 0), as the kernel's
+/// `extfrag/unusable_index`, weighted over the zones by their free pages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fragmentation {
+    pub t_ns: u64,
+    pub unusable: Vec<f64>,
+}
+
+/// Shares (0 to 1) of the guest's CPU time since the previous such sample; `callbacks` of membench
+/// waiting for a grace period, where that is the load (no stock kernel tells the number of all).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cpu {
+    pub t_ns: u64,
+    pub steal: f64,
+    pub kernel: f64,
+    pub user: f64,
+    pub idle: f64,
+    pub callbacks: Option<u64>,
 }
 
 /// The result of a phase.
@@ -245,14 +269,9 @@ mod tests {
         round_trip(
             Command::Prepare {
                 workload: Workload::Clone { workers: 2 },
-                measure: Some(Measure {
-                    memory_ms: 20,
-                    slow_ms: 1000,
-                    trace_kb: 64,
-                    callback_probe_hz: 0,
-                }),
+                measure: Some(Measure { memory_ms: 20, slow_ms: 1000, trace_kb: 64 }),
             },
-            r#"{"cmd":"prepare","workload":{"kind":"clone","workers":2},"measure":{"memory_ms":20,"slow_ms":1000,"trace_kb":64,"callback_probe_hz":0}}"#,
+            r#"{"cmd":"prepare","workload":{"kind":"clone","workers":2},"measure":{"memory_ms":20,"slow_ms":1000,"trace_kb":64}}"#,
         );
         round_trip(Command::PowerOff, r#"{"cmd":"power_off"}"#);
         round_trip(Command::Check { ran_ms: 5 }, r#"{"cmd":"check","ran_ms":5}"#);
@@ -268,7 +287,11 @@ mod tests {
         round_trip(
             Event::Sample {
                 phase: 3,
-                sample: Sample::GracePeriod { start_ns: 1, end_ns: u64::MAX, cpu_ns: 2 },
+                sample: Sample::GracePeriod(GracePeriod {
+                    start_ns: 1,
+                    end_ns: u64::MAX,
+                    cpu_ns: 2,
+                }),
             },
             r#"{"event":"sample","phase":3,"sample":{"sample":"grace_period","start_ns":1,"end_ns":18446744073709551615,"cpu_ns":2}}"#,
         );
@@ -277,13 +300,6 @@ mod tests {
             r#"{"event":"output","stderr":true,"line":"\u001b[1mx"}"#,
         );
         round_trip(Event::LoadStopped { phase: 0 }, r#"{"event":"load_stopped","phase":0}"#);
-    }
-
-    #[test]
-    fn figures_of_earlier_versions_are_read() {
-        let old = r#"{"subject":"s","group":"","measure":"p99","unit":"ms","value":1.5}"#;
-        let figure: Figure = serde_json::from_str(old).unwrap();
-        assert_eq!((figure.at_least, figure.better), (false, Better::Lower));
     }
 
     #[test]

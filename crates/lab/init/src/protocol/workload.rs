@@ -15,9 +15,9 @@ pub enum Workload {
     /// `instances` processes that do Postmark's transactions, each with its own directory of
     /// `files` files on tmpfs.
     Postmark { instances: u32, files: u32, seed: u64 },
-    /// The kernel module: on each CPU allocate `object_bytes` and free them through `call_rcu`,
-    /// `rate` pairs per second (0: as fast as it goes), calling the scheduler after every ten.
-    Membench { rate: u32, object_bytes: u32 },
+    /// The kernel module: on each CPU allocate 1 KiB and free it through `call_rcu`, 2500 times per
+    /// second.
+    Membench,
     /// `clone()` of a child in new namespaces of each kind, in a loop, by `workers` processes.
     Clone { workers: u32 },
     /// A thread pinned to `producer_cpu` that creates and removes System V semaphore sets of
@@ -48,8 +48,8 @@ pub enum Workload {
         seed: u64,
     },
     /// Each of these CPUs is kept in a known state; needs the kernel module `reprieve_hold` for all
-    /// but [`Held::User`]. Unit `hold`.
-    Hold { holds: Vec<Hold> },
+    /// but [`Held::User`]. With `graces`, CPU 0 asks for grace periods all the time. Unit `hold`.
+    Hold { holds: Vec<Hold>, graces: bool },
     /// `threads` threads, each in turn in a section of `section_us` that it announces to the host
     /// (crate `hint`), and outside for `pause_us`; unit `section`. Figures: what the host answers.
     Hinted { threads: u32, section_us: u32, pause_us: u32 },

@@ -7,21 +7,27 @@
 use super::{Done, Load, Operation, threads::Threads};
 use crate::kmod;
 use crate::protocol::{Held, Hold};
-use crate::sys::{Result, now_ns};
+use crate::sys::{Result, now_ns, semaphore_set};
 use std::time::Duration;
 
-pub fn prepare(holds: &[Hold]) -> Result<Box<dyn Load>> {
+pub fn prepare(holds: &[Hold], graces: bool) -> Result<Box<dyn Load>> {
     let (user, kernel): (Vec<&Hold>, Vec<&Hold>) =
         holds.iter().partition(|hold| hold.held == Held::User);
     if !kernel.is_empty() && !kmod::hold_is_loaded() {
         return Err("holds need the kernel module reprieve_hold, which is not loaded".into());
     }
-    let user = match user.is_empty() {
+    let mut work: Vec<_> = user.iter().map(|hold| (Some(hold.cpu), operation(hold))).collect();
+    if graces {
+        // The kernel frees the set after a grace period.
+        let ask: Operation = Box::new(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            semaphore_set(1)
+        });
+        work.push((Some(0), ask));
+    }
+    let user = match work.is_empty() {
         true => None,
-        false => {
-            let work = user.iter().map(|hold| (Some(hold.cpu), operation(hold))).collect();
-            Some(Threads::prepare("hold", "hold", work)?)
-        }
+        false => Some(Threads::prepare("hold", "hold", work)?),
     };
     let cpus = kernel.iter().map(|hold| hold.cpu).collect();
     let commands = kernel.iter().map(|hold| {

@@ -8,11 +8,11 @@ use super::{Done, Load};
 use crate::kmod;
 use crate::sys::{Result, now_ns};
 
-pub fn prepare(rate: u32, object_bytes: u32) -> Result<Box<dyn Load>> {
+pub fn prepare() -> Result<Box<dyn Load>> {
     if !kmod::is_loaded() {
         return Err("membench needs the kernel module reprieve_load, which is not loaded".into());
     }
-    kmod::command(&format!("membench prepare {rate} {object_bytes}"))?;
+    kmod::command("membench prepare")?;
     Ok(Box::new(Membench))
 }
 

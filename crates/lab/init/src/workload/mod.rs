@@ -98,7 +98,7 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
         Workload::Postmark { instances, files, seed } => {
             postmark::prepare(*instances, *files, *seed)
         }
-        Workload::Membench { rate, object_bytes } => membench::prepare(*rate, *object_bytes),
+        Workload::Membench => membench::prepare(),
         Workload::Clone { workers } => clone::prepare(*workers),
         Workload::SemChurn { producer_cpu, reader_cpus, semaphores } => {
             semaphores::prepare(*producer_cpu, reader_cpus, *semaphores)
@@ -112,7 +112,7 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
             let (ops, sleep) = ((*min_ops, *max_ops), (*min_sleep_ms, *max_sleep_ms));
             bursty::prepare(*processes, ops, sleep, *seed)
         }
-        Workload::Hold { holds } => hold::prepare(holds),
+        Workload::Hold { holds, graces } => hold::prepare(holds, *graces),
         Workload::Hinted { threads, section_us, pause_us } => {
             hinted::prepare(*threads, *section_us, *pause_us)
         }

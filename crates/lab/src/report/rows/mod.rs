@@ -25,10 +25,7 @@ const MEASURING: &str = "Measuring";
 
 /// All rows of `run`, in order.
 pub fn metrics(run: &Run) -> Vec<Metric> {
-    let probes = run.plan.measure.callback_probe_hz > 0;
     let mut rows = fixed();
-    // Without probes all these rows would be dashes.
-    rows.retain(|m| probes || !m.info.key.starts_with("callback_latency"));
     let unit = run
         .phases
         .iter()
@@ -267,19 +264,7 @@ fn callbacks() -> Vec<Metric> {
         let all = m.phases.iter().flat_map(|p| &p.cpu);
         all.filter_map(|c| c.callbacks).max().map(|n| n as f64)
     };
-    let mut rows = vec![
-        row(CALLBACKS, "callbacks_waiting", "Callbacks waiting, peak", "", Lower, waiting),
-        row(CALLBACKS, "callback_latency_mean", "Latency mean", "ms", Lower, |m| {
-            Some(m.latencies()?.mean())
-        }),
-    ];
-    for (p, name) in [(50.0, "p50"), (90.0, "p90"), (99.0, "p99"), (100.0, "max")] {
-        let (key, label) = (format!("callback_latency_{name}"), format!("Latency {name}"));
-        rows.push(row(CALLBACKS, &key, &label, "ms", Lower, move |m| {
-            Some(m.latencies()?.percentile(p))
-        }));
-    }
-    rows
+    vec![row(CALLBACKS, "callbacks_waiting", "Callbacks waiting, peak", "", Lower, waiting)]
 }
 
 fn measuring() -> Vec<Metric> {
