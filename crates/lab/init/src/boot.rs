@@ -6,11 +6,12 @@
 
 use crate::protocol::{BASE_SLICE, BASE_SLICE_FILE};
 use crate::sys::{self, Context};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use std::fs;
-use std::os::fd::AsFd;
 use std::path::Path;
 
-/// Modules to load, one per line and in this order: a path, then parameters if any.
+/// The paths of modules to load, one per line and in this order.
 const MODULES: &str = "/lib/reprieve/modules";
 
 /// tmpfs without a limit on inodes, whose default (a file per two pages of RAM) is too small for
@@ -66,18 +67,18 @@ pub fn boot() -> Vec<String> {
 /// Without a `/dev/console` in the initramfs the kernel starts init with no standard streams.
 fn console() {
     if let Ok(file) = fs::OpenOptions::new().read(true).write(true).open("/dev/console") {
-        sys::become_stdio(file.as_fd());
+        let _ = dup2_stdin(&file).and(dup2_stdout(&file)).and(dup2_stderr(&file));
     }
 }
 
 fn limits(notices: &mut Vec<String>) {
     for (what, resource, value) in [
-        ("open files", libc::RLIMIT_NOFILE, 1 << 20),
-        ("processes", libc::RLIMIT_NPROC, u64::MAX),
-        ("locked memory", libc::RLIMIT_MEMLOCK, u64::MAX),
-        ("pending signals", libc::RLIMIT_SIGPENDING, u64::MAX),
+        ("open files", Resource::Nofile, Some(1 << 20)),
+        ("processes", Resource::Nproc, None),
+        ("locked memory", Resource::Memlock, None),
+        ("pending signals", Resource::Sigpending, None),
     ] {
-        if let Err(e) = sys::raise_limit(resource, value) {
+        if let Err(e) = setrlimit(resource, Rlimit { current: value, maximum: value }) {
             notices.push(format!("raising the limit of {what}: {e}"));
         }
     }
@@ -92,42 +93,19 @@ fn base_slice(notices: &mut Vec<String>) {
 }
 
 fn modules(notices: &mut Vec<String>) {
-    let Ok(list) = fs::read_to_string(MODULES) else {
-        return;
-    };
-    for (path, parameters) in parse_modules(&list) {
-        if let Err(e) = load(Path::new(path), parameters) {
+    for path in fs::read_to_string(MODULES).unwrap_or_default().lines() {
+        if let Err(e) = load(Path::new(path)) {
             notices.push(format!("kernel module {e}"));
         }
     }
 }
 
-fn parse_modules(list: &str) -> impl Iterator<Item = (&str, &str)> {
-    list.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')).map(|line| {
-        let (path, parameters) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-        (path, parameters.trim())
-    })
-}
-
 /// Loads one module. It is no error if it is loaded already.
-fn load(path: &Path, parameters: &str) -> sys::Result<()> {
-    let compressed = path.extension().is_some_and(|e| ["xz", "zst", "gz"].iter().any(|c| e == *c));
-    match sys::load_module(path, parameters, compressed) {
+fn load(path: &Path) -> sys::Result<()> {
+    match sys::load_module(path) {
         Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Ok(()),
         // A lab host has the modules of both makers' virtualization, and a CPU of one.
         Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENODEV)) => Ok(()),
         other => other.context(path.display()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn module_list_has_paths_parameters_and_comments() {
-        let list = "# first\n/lib/a.ko\n\n  /lib/b.ko.xz  x=1 y=2 \n";
-        let parsed: Vec<_> = parse_modules(list).collect();
-        assert_eq!(parsed, [("/lib/a.ko", ""), ("/lib/b.ko.xz", "x=1 y=2")]);
     }
 }

@@ -2,7 +2,7 @@
 //! The connection to the lab: a virtio-serial port named [`PORT`].
 //!
 //! Reading and writing are independent: one thread reads commands as long as the guest lives, and
-//! executes at once those that must not wait for the current one (`PowerOff`, `Interrupt`); every
+//! executes at once those that must not wait for the current one (`PowerOff`, `Input`); every
 //! thread may send events. As long as the other side has not opened the virtio-serial port, reads
 //! return nothing and writes wait, so the first event is not lost.
 
@@ -82,7 +82,7 @@ fn find_port() -> Option<PathBuf> {
 struct Out(File);
 
 /// How often room is looked for, ms, while no event says that there is some.
-const LOOK_FOR_ROOM: i32 = 100;
+const LOOK_FOR_ROOM: u32 = 100;
 
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

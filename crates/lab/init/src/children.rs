@@ -10,6 +10,7 @@
 //! long as its process is not reaped.
 
 use crate::sys::{self, Context, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::HashMap;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
@@ -68,10 +69,6 @@ impl Process {
         Ok(Process { pid, child })
     }
 
-    pub fn pid(&self) -> i32 {
-        self.pid
-    }
-
     /// Its exit status (or 128 + signal) if it has ended.
     pub fn status(&self) -> Option<i32> {
         table().status.lock().unwrap_or_else(|e| e.into_inner()).get(&self.pid).copied().flatten()
@@ -95,10 +92,10 @@ impl Process {
     }
 
     /// Signals its process group, if it has not ended.
-    pub fn signal(&self, signal: i32) {
+    pub fn signal(&self, signal: Signal) {
         let status = table().status.lock().unwrap_or_else(|e| e.into_inner());
         if status.get(&self.pid).is_some_and(Option::is_none) {
-            let _ = sys::kill(-self.pid, signal);
+            let _ = kill_process_group(Pid::from_child(&self.child), signal);
         }
     }
 }
@@ -106,7 +103,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if self.status().is_none() {
-            self.signal(libc::SIGKILL);
+            self.signal(Signal::KILL);
             self.wait(Duration::from_secs(10));
         }
         table().status.lock().unwrap_or_else(|e| e.into_inner()).remove(&self.pid);

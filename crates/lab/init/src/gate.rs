@@ -14,9 +14,11 @@
 //! [`Gate::settle`].
 
 use crate::sys::{Context, Result, scaled};
+use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+use rustix::thread::futex;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -55,20 +57,8 @@ impl Slot {
 
 struct Map {
     fd: OwnedFd,
-    base: *mut u8,
+    memory: MmapRaw,
     slots: usize,
-}
-
-// SAFETY: the mapping consists of atomics only and lives as long as the Map.
-unsafe impl Send for Map {}
-// SAFETY: as above.
-unsafe impl Sync for Map {}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: mapped with this length by `Gate::map`, and unused once the last Gate is dropped.
-        unsafe { libc::munmap(self.base.cast(), bytes(self.slots)) };
-    }
 }
 
 fn bytes(slots: usize) -> usize {
@@ -98,23 +88,9 @@ impl Gate {
     }
 
     fn map(fd: OwnedFd, slots: usize) -> Result<Gate> {
-        // SAFETY: a new shared mapping of a file at least that long (checked by both callers),
-        // placed by the kernel.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes(slots),
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_POPULATE,
-                fd.as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error())
-                .context("mapping the memory shared with workers");
-        }
-        Ok(Gate(Arc::new(Map { fd, base: base.cast(), slots })))
+        let memory = MmapOptions::new().len(bytes(slots)).populate().map_raw(&fd);
+        let memory = memory.context("mapping the memory shared with workers")?;
+        Ok(Gate(Arc::new(Map { fd, memory, slots })))
     }
 
     /// The gate's memory, for a worker process ([`Gate::from_fd`]). It is close-on-exec, so that
@@ -125,7 +101,7 @@ impl Gate {
 
     fn word(&self) -> &AtomicU32 {
         // SAFETY: the mapping begins with a Header, whose all-zero bytes are a valid one.
-        unsafe { &(*self.0.base.cast::<Header>()).word }
+        unsafe { &(*self.0.memory.as_mut_ptr().cast::<Header>()).word }
     }
 
     /// The slots, one per worker.
@@ -133,15 +109,14 @@ impl Gate {
         // SAFETY: `slots` Slots follow the Header, aligned alike; zeroes are valid, and all fields
         // are atomics.
         unsafe {
-            let first = self.0.base.add(size_of::<Header>()).cast::<Slot>();
+            let first = self.0.memory.as_mut_ptr().add(size_of::<Header>()).cast::<Slot>();
             std::slice::from_raw_parts(first, self.0.slots)
         }
     }
 
     fn set(&self, word: u32) {
         self.word().store(word, Ordering::SeqCst);
-        // SAFETY: the word is a valid futex for the life of the mapping.
-        unsafe { libc::syscall(libc::SYS_futex, self.word().as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+        let _ = futex::wake(self.word(), futex::Flags::empty(), i32::MAX as u32);
     }
 
     /// Clears the counts and lets the workers run.
@@ -213,16 +188,8 @@ impl Gate {
                 QUIT => return,
                 RUN => {}
                 _ => {
-                    // SAFETY: the word is a valid futex; no time-out, init wakes us or kills us.
-                    unsafe {
-                        libc::syscall(
-                            libc::SYS_futex,
-                            self.word().as_ptr(),
-                            libc::FUTEX_WAIT,
-                            WAIT,
-                            std::ptr::null::<libc::timespec>(),
-                        )
-                    };
+                    // No time-out: init wakes us or kills us.
+                    let _ = futex::wait(self.word(), futex::Flags::empty(), WAIT, None);
                     continue;
                 }
             }

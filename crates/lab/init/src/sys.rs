@@ -5,14 +5,18 @@
 //! `clone3`), in `workload/psearchy` (mapped files and tables) and in `calibrate` (CPUID).
 
 use crate::protocol::TIMEOUT_FACTOR;
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::system::{RebootCommand, finit_module, reboot};
+use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 use rustix::thread::{ClockId, CpuSet, clock_nanosleep_absolute, sched_setaffinity};
 use rustix::time::{Timespec, clock_getres, clock_gettime};
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -100,27 +104,19 @@ pub fn unmount(target: &str, lazily: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Loads a kernel module from a file, decompressed by the kernel if `compressed`.
-pub fn load_module(path: &Path, parameters: &str, compressed: bool) -> io::Result<()> {
-    const MODULE_INIT_COMPRESSED_FILE: libc::c_int = 4;
-    let file = std::fs::File::open(path)?;
-    let p = CString::new(parameters)?;
-    let flags = if compressed { MODULE_INIT_COMPRESSED_FILE } else { 0 };
-    // SAFETY: an open descriptor and a valid C string.
-    let r = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), p.as_ptr(), flags) };
-    check(r).map(drop)
+/// Loads a kernel module from a file, without parameters.
+pub fn load_module(path: &Path) -> io::Result<()> {
+    Ok(finit_module(File::open(path)?, c"", 0)?)
 }
 
 /// Switches the machine off; returns only if that fails.
 pub fn power_off() {
-    // SAFETY: no memory involved.
-    unsafe { libc::reboot(libc::RB_POWER_OFF) };
+    let _ = reboot(RebootCommand::PowerOff);
 }
 
 /// Ends the VM the way a kernel panic does: QEMU runs with `-no-reboot`.
 pub fn restart() {
-    // SAFETY: no memory involved.
-    unsafe { libc::reboot(libc::RB_AUTOBOOT) };
+    let _ = reboot(RebootCommand::Restart);
 }
 
 /// Starts the kernel in file `kernel` in place of this one; returns only if that fails.
@@ -135,79 +131,43 @@ pub fn kexec(kernel: &str, initrd: &str, cmdline: &str) -> Result<()> {
         libc::syscall(libc::SYS_kexec_file_load, kernel, initrd, length, line.as_ptr(), 0)
     };
     check(loaded).context("loading another kernel")?;
-    // SAFETY: no memory involved.
-    check(unsafe { libc::reboot(libc::RB_KEXEC) }.into()).map(drop).context("kexec")
-}
-
-/// Raises both limits of a resource; `u64::MAX` for none.
-pub fn raise_limit(resource: u32, value: u64) -> io::Result<()> {
-    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
-    // SAFETY: `limit` is valid for the read; an unknown resource is an error.
-    check(unsafe { libc::setrlimit(resource as _, &limit) }.into()).map(drop)
-}
-
-/// Makes a terminal transmit bytes as they are.
-pub fn make_raw(fd: BorrowedFd) -> io::Result<()> {
-    // SAFETY: an all-zero termios is valid and filled in by tcgetattr.
-    let mut t: libc::termios = unsafe { std::mem::zeroed() };
-    // SAFETY: `t` is valid for the write.
-    check(unsafe { libc::tcgetattr(fd.as_raw_fd(), &mut t) }.into())?;
-    // SAFETY: `t` is an initialized termios.
-    let r = unsafe {
-        libc::cfmakeraw(&mut t);
-        t.c_cflag |= libc::CLOCAL | libc::CREAD;
-        libc::tcsetattr(fd.as_raw_fd(), libc::TCSANOW, &t)
-    };
-    check(r.into()).map(drop)
+    reboot(RebootCommand::Kexec).context("kexec")
 }
 
 /// A new pseudo-terminal that passes bytes as they are: our side, the program's side.
 pub fn pty() -> io::Result<(File, File)> {
-    let ours = File::options().read(true).write(true).open("/dev/ptmx")?;
-    let unlock: libc::c_int = 0;
-    // SAFETY: `unlock` is valid for the read; TIOCGPTPEER takes open flags and returns a new
-    // descriptor.
-    let theirs = unsafe {
-        check(libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &unlock).into())?;
-        let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
-        File::from_raw_fd(
-            check(libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, flags).into())? as i32
-        )
-    };
-    make_raw(theirs.as_fd())?;
-    Ok((ours, theirs))
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let ours = openpt(flags)?;
+    unlockpt(&ours)?;
+    let theirs = ioctl_tiocgptpeer(&ours, flags)?;
+    let mut settings = tcgetattr(&theirs)?;
+    settings.make_raw();
+    tcsetattr(&theirs, OptionalActions::Now, &settings)?;
+    Ok((ours.into(), theirs.into()))
 }
 
 /// Waits until there is something to read from `fd`; false if there is nothing within `limit_ms`,
 /// or if the other side is not open.
-pub fn readable(fd: BorrowedFd, limit_ms: i32) -> bool {
-    poll(fd, libc::POLLIN, limit_ms) & libc::POLLIN != 0
+pub fn readable(fd: BorrowedFd, limit_ms: u32) -> bool {
+    poll(fd, PollFlags::IN, limit_ms).contains(PollFlags::IN)
 }
 
 /// The same for room to write; true also if a write would fail.
-pub fn writable(fd: BorrowedFd, limit_ms: i32) -> bool {
-    poll(fd, libc::POLLOUT, limit_ms) & (libc::POLLOUT | libc::POLLERR | libc::POLLNVAL) != 0
+pub fn writable(fd: BorrowedFd, limit_ms: u32) -> bool {
+    let fails = PollFlags::ERR | PollFlags::NVAL;
+    poll(fd, PollFlags::OUT, limit_ms).intersects(PollFlags::OUT | fails)
 }
 
-fn poll(fd: BorrowedFd, events: i16, limit_ms: i32) -> i16 {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
-    // SAFETY: one valid pollfd.
-    let n = unsafe { libc::poll(&mut poll, 1, limit_ms) };
-    if n > 0 { poll.revents } else { 0 }
-}
-
-/// Makes `fd` the standard input, output and error of this process.
-pub fn become_stdio(fd: BorrowedFd) {
-    for target in 0..3 {
-        // SAFETY: duplicating an open descriptor onto the standard ones, which nothing here owns.
-        unsafe { libc::dup2(fd.as_raw_fd(), target) };
+fn poll(fd: BorrowedFd, events: PollFlags, limit_ms: u32) -> PollFlags {
+    let limit = Timespec {
+        tv_sec: (limit_ms / 1_000).into(),
+        tv_nsec: (limit_ms % 1_000 * 1_000_000).into(),
+    };
+    let mut fds = [PollFd::from_borrowed_fd(fd, events)];
+    match rustix::event::poll(&mut fds, Some(&limit)) {
+        Ok(1..) => fds[0].revents(),
+        _ => PollFlags::empty(),
     }
-}
-
-/// Sends a signal to a process, or to a group (negative id).
-pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: no memory involved.
-    check(unsafe { libc::kill(pid, signal) }.into()).map(drop)
 }
 
 /// Waits until some child has ended and returns its id, without reaping it; `None` when there is no

@@ -16,6 +16,7 @@ use super::pty_program::{Line, PtyProgram};
 use super::{Directory, Done, Load, needs};
 use crate::protocol::{Better, Figure, Program};
 use crate::sys::{Context, Result, now_ns};
+use rustix::process::Signal;
 use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
@@ -100,7 +101,7 @@ impl Load for Apache {
     fn stop(&mut self) -> Result<Done> {
         let client = self.client.take().ok_or("wrk does not run")?;
         self.server.check()?;
-        client.signal(libc::SIGINT);
+        client.signal(Signal::INT);
         client.wait_for(|line| line.starts_with("Transfer/sec:"), STOP_LIMIT)?;
         // Not before: wrk looks for the signal every 100 ms and works on until then, and the host
         // counts the CPU time of that.

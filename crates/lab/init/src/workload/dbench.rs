@@ -13,6 +13,7 @@ use super::pty_program::{Line, PtyProgram};
 use super::{Directory, Done, Load, needs};
 use crate::protocol::Program;
 use crate::sys::{Result, now_ns};
+use rustix::process::Signal;
 use std::process::Command;
 use std::time::Duration;
 
@@ -67,7 +68,7 @@ impl Load for Dbench {
         let ended = program.check();
         // Its files stay until the next phase is made ready: the host counts the CPU time of the
         // guest until the load has stopped.
-        program.signal(libc::SIGKILL);
+        program.signal(Signal::KILL);
         ended?;
         let rate = rate(&program.lines())
             .ok_or("dbench reported less than two seconds: the phase is too short for it")?;

@@ -11,12 +11,11 @@
 use super::threads::Threads;
 use super::{Directory, Load, Operation};
 use crate::sys::{Context, Result, cpus};
+use memmap2::{MmapMut, MmapOptions};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -134,11 +133,9 @@ impl Indexer {
 
     fn file(&mut self) -> io::Result<()> {
         let file = File::open(self.corpus.next())?;
-        let bytes = file.metadata()?.len() as usize;
-        let text = Mapping::of(bytes, libc::PROT_READ, Some(&file))?;
+        // SAFETY: nobody writes or truncates the file.
+        let text = unsafe { MmapOptions::new().map_copy_read_only(&file)? };
         drop(file);
-        // SAFETY: the mapping is as long as the file, which nobody writes or truncates.
-        let text = unsafe { std::slice::from_raw_parts(text.base.as_ptr(), bytes) };
         for word in text.split(|byte| !byte.is_ascii_alphabetic()).filter(|word| !word.is_empty()) {
             self.table.count(hash(word));
         }
@@ -161,18 +158,17 @@ fn hash(word: &[u8]) -> u64 {
 }
 
 /// Words with their counts, in a mapping of its own: open addressing, a word of 0 is a free slot.
-struct Table(Mapping);
+struct Table(MmapMut);
 
 impl Table {
     fn new() -> io::Result<Table> {
-        let bytes = SLOTS * size_of::<(u64, u64)>();
-        Ok(Table(Mapping::of(bytes, libc::PROT_READ | libc::PROT_WRITE, None)?))
+        Ok(Table(MmapMut::map_anon(SLOTS * size_of::<(u64, u64)>())?))
     }
 
     fn slots(&mut self) -> &mut [(u64, u64)] {
         // SAFETY: a private mapping of this length, aligned to a page and borrowed as a whole;
         // zeroes are valid.
-        unsafe { std::slice::from_raw_parts_mut(self.0.base.as_ptr().cast(), SLOTS) }
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), SLOTS) }
     }
 
     fn count(&mut self, word: u64) {
@@ -186,37 +182,6 @@ impl Table {
 
     fn counts(mut self) -> Vec<(u64, u64)> {
         self.slots().iter().copied().filter(|(word, _)| *word != 0).collect()
-    }
-}
-
-/// A private mapping, of a file or of zeroes.
-struct Mapping {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: it is memory of the process, owned like a box.
-unsafe impl Send for Mapping {}
-
-impl Mapping {
-    fn of(bytes: usize, protection: i32, file: Option<&File>) -> io::Result<Mapping> {
-        let (flags, fd) = match file {
-            Some(file) => (libc::MAP_PRIVATE, file.as_raw_fd()),
-            None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
-        };
-        // SAFETY: a new mapping, placed by the kernel.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) };
-        match NonNull::new(base.cast::<u8>()) {
-            Some(start) if base != libc::MAP_FAILED => Ok(Mapping { base: start, bytes }),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped with this length, and unused from here on.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::children::Process;
 use crate::sys::{self, Context, Result, now_ns, scaled};
+use rustix::process::Signal;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -126,7 +127,7 @@ impl PtyProgram {
     }
 
     /// Signals it and its children.
-    pub fn signal(&self, signal: i32) {
+    pub fn signal(&self, signal: Signal) {
         self.process.signal(signal);
     }
 }
