@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const FLAVORS: [&str; 4] = ["memb", "mb", "qsbr", "bp"];
+const FLAVORS: [&str; 3] = ["memb", "mb", "qsbr"];
 
 fn main() {
     println!("cargo:rustc-check-cfg=cfg(urcu)");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * One flavor of liburcu: its read loops, its updates, its callbacks and
- * hash table. The includer has included the flavor's header and defines NAME;
+ * One flavor of liburcu: its read loops, its updates, its callbacks, its hash
+ * table. The includer has included the flavor's header and defines NAME;
  * and where sections are not what costs EMPTY, AFTER, and ONLINE and OFFLINE
  * for writers.
  *

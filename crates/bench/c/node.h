@@ -27,9 +27,7 @@ struct chains {
 struct loops {
 	void (*empty)(uint64_t n);
 	uint64_t (*lookups)(const struct chains *chains, uint64_t *seed, uint64_t n);
-	uint64_t (*announced)(const struct chains *chains, uint64_t *seed, uint64_t n);
 	uint64_t (*gets)(const struct chains *chains, uint64_t n);
-	uint64_t (*walks)(const struct chains *chains, uint64_t sum, uint64_t n);
 };
 
 static inline uint64_t next_seed(uint64_t seed)

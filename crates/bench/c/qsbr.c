@@ -11,7 +11,6 @@
 #define NAME(x) reprieve_bench_qsbr_##x
 #define EMPTY() rcu_quiescent_state()
 #define AFTER() rcu_quiescent_state()
-#define ANNOUNCE() rcu_quiescent_state()
 #define ONLINE() rcu_thread_online()
 #define OFFLINE() rcu_thread_offline()
 #include "flavor.h"

@@ -9,7 +9,6 @@
  *   LOAD(p)      a load of a published pointer
  *   EMPTY()      the operation of the empty loop
  *   AFTER()      what a thread does after each call
- *   ANNOUNCE()   a quiescent state, where the flavor has them
  */
 #include "node.h"
 
@@ -53,28 +52,6 @@ static uint64_t NAME(lookups)(const struct chains *chains, uint64_t *seed, uint6
 	return bad;
 }
 
-#ifdef ANNOUNCE
-/* The same with a quiescent state after each lookup. */
-static uint64_t NAME(announced)(const struct chains *chains, uint64_t *seed, uint64_t n)
-{
-	uint64_t s = *seed, bad = 0;
-
-	while (n--) {
-		uint64_t key, value;
-
-		s = next_seed(s);
-		key = (s >> 33) & chains->key_mask;
-		ENTER();
-		value = find(&chains->heads[key & chains->head_mask], key);
-		LEAVE();
-		ANNOUNCE();
-		bad += value != value_of(key);
-	}
-	*seed = s;
-	return bad;
-}
-#endif
-
 /* Reads the first node of the first chain. */
 static uint64_t NAME(gets)(const struct chains *chains, uint64_t n)
 {
@@ -92,31 +69,8 @@ static uint64_t NAME(gets)(const struct chains *chains, uint64_t n)
 	return bad;
 }
 
-/* Walks the first chain to its end; each walk must see `sum`. */
-static uint64_t NAME(walks)(const struct chains *chains, uint64_t sum, uint64_t n)
-{
-	uint64_t bad = 0;
-
-	while (n--) {
-		struct node *node;
-		uint64_t seen = 0;
-
-		ENTER();
-		for (node = LOAD(chains->heads[0]); node; node = LOAD(node->next))
-			seen += node->value;
-		LEAVE();
-		bad += seen != sum;
-	}
-	AFTER();
-	return bad;
-}
-
 const struct loops NAME(loops) = {
 	.empty = NAME(empty),
 	.lookups = NAME(lookups),
-#ifdef ANNOUNCE
-	.announced = NAME(announced),
-#endif
 	.gets = NAME(gets),
-	.walks = NAME(walks),
 };

@@ -8,5 +8,4 @@
 #define LOAD(p) reprieve_dereference(p)
 #define EMPTY() reprieve_qsbr_quiescent_state()
 #define AFTER() reprieve_qsbr_quiescent_state()
-#define ANNOUNCE() reprieve_qsbr_quiescent_state()
 #include "reader.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Clocks: the time, and the CPU time that this thread or process has used. CPU time does not
-//! include the time in which others had the CPU, so a busy machine disturbs it less.
+//! Clocks: the time, and the CPU time that this thread has used. CPU time does not include the time
+//! in which others had the CPU, so a busy machine disturbs it less.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -19,6 +19,11 @@ pub fn thread_cpu() -> u64 {
     read(ClockId::ThreadCPUTime)
 }
 
+/// CPU time of the whole process, in nanoseconds.
+pub fn process_cpu() -> u64 {
+    read(ClockId::ProcessCPUTime)
+}
+
 /// The clock of this thread's CPU time, which other threads of the program can read with
 /// [`cpu_of`] as long as this one lives.
 pub fn of_this_thread() -> libc::clockid_t {
@@ -34,9 +39,4 @@ pub fn cpu_of(clock: libc::clockid_t) -> u64 {
     // SAFETY: writes the time only.
     unsafe { libc::clock_gettime(clock, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// CPU time of the whole process, in nanoseconds.
-pub fn process_cpu() -> u64 {
-    read(ClockId::ProcessCPUTime)
 }

@@ -41,7 +41,7 @@ mod threads;
 pub use bench::{Bench, run};
 pub use error::{Error, Result};
 pub use options::{Neighbour, Options};
-pub use report::{markdown, summary_markdown, summary_text, text};
+pub use report::{summary_text, text};
 pub use result::{Column, Conditions, Figure, Outcome, Row, Unit};
 pub use subject::{Class, FAMILIES, NO_URCU, URCU};
 pub use summary::{Line, Peer, Summary, Target, run_all};

@@ -2,10 +2,8 @@
 //! The locks that are compared, behind one interface.
 
 use crate::subject::Class;
-use reprieve_hint::{RawFairLock, RawMutex, RawRwLock, Sleeps, Spins, Unmarked};
+use reprieve_hint::{RawMutex, RawRwLock, Sleeps, Spins};
 use std::cell::UnsafeCell;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 /// A lock with sections of two kinds; a mutex makes no difference between them. It is not
 /// behind a pointer, so that what it guards can be beside it.
@@ -44,13 +42,9 @@ impl Style {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     Spin,
-    SpinUnmarked,
-    Fair,
     Mutex,
-    MutexUnmarked,
     RwLock,
     RwSemaphore,
-    Mcs,
     PthreadSpin,
     Pthread,
     PthreadRw,
@@ -58,7 +52,6 @@ pub enum Subject {
     StdRw,
     ParkingLot,
     ParkingLotRw,
-    FutexSpin,
 }
 
 /// Does something with a type that is known at compile time.
@@ -68,18 +61,13 @@ pub trait Visit {
 }
 
 impl Subject {
-    pub const ALL: [Subject; 16] = [
+    pub const ALL: [Subject; 11] = [
         Subject::Spin,
-        Subject::SpinUnmarked,
-        Subject::Fair,
-        Subject::Mcs,
         Subject::PthreadSpin,
         Subject::Mutex,
-        Subject::MutexUnmarked,
         Subject::Pthread,
         Subject::ParkingLot,
         Subject::Std,
-        Subject::FutexSpin,
         Subject::RwLock,
         Subject::RwSemaphore,
         Subject::PthreadRw,
@@ -92,16 +80,11 @@ impl Subject {
         use Style::*;
         match self {
             Subject::Spin => ("spin", None, Spin),
-            Subject::SpinUnmarked => ("spin, no hints", None, Spin),
-            Subject::Fair => ("fair", None, Spin),
-            Subject::Mcs => ("mcs", Some("mcs"), Spin),
             Subject::PthreadSpin => ("pthread spin", Some("pthread"), Spin),
             Subject::Mutex => ("mutex", None, Block),
-            Subject::MutexUnmarked => ("mutex, no hints", None, Block),
             Subject::Pthread => ("pthread", Some("pthread"), Block),
             Subject::ParkingLot => ("parking_lot", Some("parking_lot"), Block),
             Subject::Std => ("std", Some("std"), Block),
-            Subject::FutexSpin => ("futex-spin", Some("futex-spin"), Block),
             Subject::RwLock => ("rw lock", None, ReadWrite),
             Subject::RwSemaphore => ("rw semaphore", None, ReadWrite),
             Subject::PthreadRw => ("pthread rw", Some("pthread"), ReadWrite),
@@ -129,22 +112,16 @@ impl Subject {
     pub fn visit<V: Visit>(self, visit: V) -> V::Output {
         match self {
             Subject::Spin => visit.visit::<Raw<RawMutex<Spins>>>(),
-            Subject::SpinUnmarked | Subject::MutexUnmarked => {
-                visit.visit::<Raw<RawMutex<Unmarked>>>()
-            }
-            Subject::Fair => visit.visit::<Raw<RawFairLock<Spins>>>(),
             Subject::Mutex => visit.visit::<Raw<RawMutex<Sleeps>>>(),
             Subject::RwLock => visit.visit::<RawRw<RawRwLock<Spins>>>(),
             Subject::RwSemaphore => visit.visit::<RawRw<RawRwLock<Sleeps>>>(),
             Subject::ParkingLot => visit.visit::<Raw<parking_lot::RawMutex>>(),
             Subject::ParkingLotRw => visit.visit::<RawRw<parking_lot::RawRwLock>>(),
-            Subject::Mcs => visit.visit::<Mcs>(),
             Subject::PthreadSpin => visit.visit::<PthreadSpin>(),
             Subject::Pthread => visit.visit::<Pthread>(),
             Subject::PthreadRw => visit.visit::<PthreadRw>(),
             Subject::Std => visit.visit::<std::sync::Mutex<()>>(),
             Subject::StdRw => visit.visit::<std::sync::RwLock<()>>(),
-            Subject::FutexSpin => visit.visit::<FutexSpin>(),
         }
     }
 }
@@ -309,99 +286,6 @@ impl Lock for PthreadSpin {
         let result = section();
         // SAFETY: as above.
         unsafe { libc::pthread_spin_unlock(self.0.get()) };
-        result
-    }
-}
-
-/// Mellor-Crummey and Scott's queue lock, as in the textbook: waiters spin.
-pub struct Mcs {
-    tail: AtomicPtr<McsNode>,
-}
-
-#[repr(align(64))]
-struct McsNode {
-    next: AtomicPtr<McsNode>,
-    waits: AtomicBool,
-}
-
-impl Lock for Mcs {
-    fn new() -> Self {
-        Mcs { tail: AtomicPtr::new(null_mut()) }
-    }
-
-    #[inline(always)]
-    fn write<T>(&self, section: impl FnOnce() -> T) -> T {
-        let node = McsNode { next: AtomicPtr::new(null_mut()), waits: AtomicBool::new(true) };
-        let ours = (&raw const node).cast_mut();
-        let before = self.tail.swap(ours, Ordering::AcqRel);
-        if !before.is_null() {
-            // SAFETY: whoever has the node waits for its next before it returns.
-            unsafe { (*before).next.store(ours, Ordering::Release) };
-            while node.waits.load(Ordering::Acquire) {
-                std::hint::spin_loop();
-            }
-        }
-        let result = section();
-        let mut next = node.next.load(Ordering::Acquire);
-        if next.is_null() {
-            let change = (Ordering::AcqRel, Ordering::Relaxed);
-            if self.tail.compare_exchange(ours, null_mut(), change.0, change.1).is_ok() {
-                return result;
-            }
-            while next.is_null() {
-                std::hint::spin_loop();
-                next = node.next.load(Ordering::Acquire);
-            }
-        }
-        // SAFETY: it waits for this store.
-        unsafe { (*next).waits.store(false, Ordering::Release) };
-        result
-    }
-}
-
-/// Spins a hundred times, then sleeps: the usual compromise, on a futex of three states.
-pub struct FutexSpin(AtomicU32);
-
-impl FutexSpin {
-    fn futex(&self, op: i32, value: u32) {
-        let op = op | libc::FUTEX_PRIVATE_FLAG;
-        let none = std::ptr::null::<libc::timespec>();
-        // SAFETY: the word outlives the call.
-        unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), op, value, none) };
-    }
-
-    fn take(&self) -> bool {
-        self.0.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    }
-
-    #[cold]
-    fn wait(&self) {
-        for _ in 0..100 {
-            if self.0.load(Ordering::Relaxed) == 0 && self.take() {
-                return;
-            }
-            std::hint::spin_loop();
-        }
-        while self.0.swap(2, Ordering::Acquire) != 0 {
-            self.futex(libc::FUTEX_WAIT, 2);
-        }
-    }
-}
-
-impl Lock for FutexSpin {
-    fn new() -> Self {
-        FutexSpin(AtomicU32::new(0))
-    }
-
-    #[inline(always)]
-    fn write<T>(&self, section: impl FnOnce() -> T) -> T {
-        if !self.take() {
-            self.wait();
-        }
-        let result = section();
-        if self.0.swap(0, Ordering::Release) == 2 {
-            self.futex(libc::FUTEX_WAKE, 1);
-        }
         result
     }
 }

@@ -41,14 +41,8 @@ pub struct Options {
     pub rounds: usize,
     /// Numbers of reader threads.
     pub readers: Vec<usize>,
-    /// In `grace`: readers come and go, and warming up is measured as well.
-    pub churn: bool,
     /// In `grace`: what else runs.
     pub neighbours: Vec<Neighbour>,
-    /// In `locks`: lengths of the critical sections.
-    pub lengths: Vec<Duration>,
-    /// In `locks`: numbers of busy threads per CPU that take no lock.
-    pub hogs: Vec<usize>,
     /// The caller sets it to end the run early.
     pub cancel: Arc<AtomicBool>,
 }
@@ -67,10 +61,7 @@ impl Options {
             length,
             rounds,
             readers: vec![],
-            churn: false,
             neighbours: vec![],
-            lengths: vec![],
-            hogs: vec![],
             cancel: Default::default(),
         }
     }

@@ -13,7 +13,6 @@ use crate::subject::Kind;
 use crate::table::{Table, next_seed};
 use crate::threads::{self, Gate, Last};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 /// Operations between two looks at the phase. QSBR readers announce a quiescent state as often.
@@ -30,8 +29,8 @@ pub enum Work {
     Lookups,
     /// Lookups one by one: in long lists.
     Searches,
+    #[cfg(test)]
     Gets,
-    Walks,
     /// Replacements of random keys: each reader is a writer, of a structure that takes several.
     Replacements,
 }
@@ -72,20 +71,9 @@ impl Totals {
     }
 }
 
-/// Batches in the life of a reader of [`churn`].
-pub const LIFE: u64 = 64;
-
 const WARMING: u32 = 0;
 const MEASURING: u32 = 1;
 const STOPPED: u32 = 2;
-
-/// Stops the readers when it is dropped, also when the writer panics or a reader cannot be started.
-fn stop_at_last(phase: &AtomicU32, start: &Gate) -> Last<impl Fn()> {
-    Last(|| {
-        phase.store(STOPPED, Ordering::SeqCst);
-        start.open(0);
-    })
-}
 
 /// Runs `body` on this thread, which is the writer, while `readers` threads do `work`. Returns the
 /// value of `body` and what the readers did.
@@ -106,9 +94,13 @@ pub fn run<R>(
     let (start, warm) = (Gate::default(), AtomicUsize::new(0));
     let mut writer = peer.writer(table);
     let (result, totals) = std::thread::scope(|scope| {
-        let stop = stop_at_last(&phase, &start);
+        // Also when the writer panics or a reader cannot be started.
+        let stop = Last(|| {
+            phase.store(STOPPED, Ordering::SeqCst);
+            start.open(0);
+        });
         let (start, warm, phase) = (&start, &warm, &phase);
-        let read = move |i| read(peer, table, i as u64, (work, u64::MAX), (start, warm), phase);
+        let read = move |i| read(peer, table, i as u64, work, (start, warm), phase);
         let handles = match threads::start(scope, readers, read) {
             Ok(handles) => handles,
             Err(error) => return (Err(error), Totals::default()),
@@ -126,58 +118,12 @@ pub fn run<R>(
             std::thread::sleep(Gate::LOOK);
         }
         drop(stop);
-        (result, join(handles))
-    });
-    finish(kind, table, writer, result, totals)
-}
-
-/// The totals of all readers. A reader panics on no input; if one does, so does this thread.
-fn join(handles: Vec<ScopedJoinHandle<'_, Totals>>) -> Totals {
-    let mut totals = Totals::default();
-    for handle in handles {
-        totals.add(&handle.join().unwrap_or_else(|p| std::panic::resume_unwind(p)));
-    }
-    totals
-}
-
-/// Runs `body` on this thread, which is the writer, while threads look up that live for [`LIFE`]
-/// batches each, `readers` of them at a time. `body` begins with the first of them.
-///
-/// # Errors
-/// As [`run`].
-pub fn churn<R>(
-    kind: Kind,
-    table: &Table,
-    readers: usize,
-    body: impl FnOnce(&mut dyn Writer) -> Result<R>,
-) -> Result<(R, Totals)> {
-    let peer = crate::peer::make(kind);
-    let peer = &*peer;
-    let phase = AtomicU32::new(MEASURING);
-    let (start, warm) = (Gate::default(), AtomicUsize::new(0));
-    start.open(0);
-    let mut writer = peer.writer(table);
-    let (result, totals) = std::thread::scope(|scope| {
-        let stop = stop_at_last(&phase, &start);
-        let (start, warm, phase) = (&start, &warm, &phase);
-        let lives = move |first: usize| {
-            let mut totals = Totals::default();
-            let mut index = first as u64;
-            while phase.load(Ordering::Relaxed) != STOPPED {
-                let life = || read(peer, table, index, (Work::Lookups, LIFE), (start, warm), phase);
-                let ended = std::thread::scope(|scope| scope.spawn(life).join());
-                totals.add(&ended.unwrap_or_else(|p| std::panic::resume_unwind(p)));
-                index += readers as u64;
-            }
-            totals
-        };
-        let handles = match threads::start(scope, readers, lives) {
-            Ok(handles) => handles,
-            Err(error) => return (Err(error), Totals::default()),
-        };
-        let result = body(&mut *writer);
-        drop(stop);
-        (result, join(handles))
+        let mut totals = Totals::default();
+        for handle in handles {
+            // A reader panics on no input; if one does, so does this thread.
+            totals.add(&handle.join().unwrap_or_else(|p| std::panic::resume_unwind(p)));
+        }
+        (result, totals)
     });
     finish(kind, table, writer, result, totals)
 }
@@ -233,7 +179,7 @@ fn read(
     peer: &dyn Peer,
     table: &Table,
     index: u64,
-    (work, batches): (Work, u64),
+    work: Work,
     (start, warm): (&Gate, &AtomicUsize),
     phase: &AtomicU32,
 ) -> Totals {
@@ -243,12 +189,10 @@ fn read(
     };
     let mut seed = index * 7919 + 1;
     let (mut totals, mut began, mut measuring) = (Totals::default(), 0, false);
-    // Walks are long: as many nodes per batch as lookups.
-    let walks = (BATCH / table.keys()).max(1);
     start.pass();
     // Batches still to be counted in `warm`: the first, and the first that is measured.
     let (mut first, mut first_measured) = (true, true);
-    for _ in 0..batches {
+    loop {
         match phase.load(Ordering::Relaxed) {
             STOPPED => break,
             MEASURING if !measuring => {
@@ -261,8 +205,8 @@ fn read(
         let (bad, done) = match work {
             Work::Lookups | Work::Replacements => (reader.lookups(&mut seed, BATCH), BATCH),
             Work::Searches => (reader.lookups(&mut seed, 1), 1),
+            #[cfg(test)]
             Work::Gets => (reader.gets(BATCH), BATCH),
-            Work::Walks => (reader.walks(walks), walks),
         };
         totals.bad += bad;
         totals.operations += done;
@@ -281,7 +225,7 @@ fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::subject::{Flavor, Side};
+    use crate::subject::Side;
 
     /// Runs more readers than CPUs beside updates: no read is wrong, and no garbage is left.
     fn reads_right_and_frees_everything(kinds: &[Kind], work: Work, table: fn() -> Table) {
@@ -302,7 +246,7 @@ mod tests {
             assert_eq!(totals.bad, 0);
             assert!(totals.operations > 0 && totals.cpu > 0, "{}: {totals:?}", kind.name());
             assert_eq!(table.ledger().garbage(), 0, "{}", kind.name());
-            // These use the nodes of the table or of a list, which the ledger counts.
+            // These use the nodes of the table, which the ledger counts.
             let own = Kind::ALL.contains(&kind)
                 || matches!(kind, Kind::C(_) | Kind::ByEights | Kind::Traverse | Kind::Brcu);
             if own && kind != Kind::ArcSwap {
@@ -323,45 +267,20 @@ mod tests {
         reads_right_and_frees_everything(&parts, Work::Lookups, || Table::hash(64));
         reads_right_and_frees_everything(&parts, Work::Searches, || Table::list(1 << 12));
         reads_right_and_frees_everything(&headers, Work::Gets, Table::cell);
-        let sections = [Side::Plain, Side::Qsbr].map(Kind::C);
-        reads_right_and_frees_everything(&sections, Work::Walks, || Table::list(64));
-        reads_right_and_frees_everything(&chains, Work::Walks, || Table::list(64));
-    }
-
-    /// Readers that come and go see nothing wrong, and hold nothing back when they are gone.
-    #[test]
-    fn readers_come_and_go() {
-        let kinds = [Kind::Restart, Kind::Plain, Kind::C(Side::Qsbr), Kind::Urcu(Flavor::Memb)];
-        let families = crate::subject::FAMILIES.map(str::to_owned);
-        for kind in crate::subject::choose(&kinds, &families).unwrap() {
-            let table = Table::hash(64);
-            let keys = table.keys();
-            let ((), totals) = churn(kind, &table, 4, |writer| {
-                for i in 0..20 {
-                    writer.replace_and_wait(i % keys)?;
-                }
-                Ok(())
-            })
-            .unwrap();
-            assert_eq!(totals.bad, 0);
-            assert_eq!(table.ledger().garbage(), 0, "{}", kind.name());
-        }
     }
 
     #[test]
     fn every_structure_reads_right_and_frees_everything() {
         let hash = || Table::hash(64);
-        reads_right_and_frees_everything(&Kind::CELLS, Work::Gets, Table::cell);
         reads_right_and_frees_everything(&Kind::MAPS, Work::Lookups, hash);
         reads_right_and_frees_everything(&Kind::ORDERED, Work::Lookups, hash);
-        reads_right_and_frees_everything(&Kind::LISTS, Work::Walks, || Table::list(64));
     }
 
     /// Otherwise a figure would show an operation that does nothing.
     #[test]
     fn what_a_subject_does_not_offer_is_an_error() {
-        let cell = run(Kind::Cell(Side::Plain), &Table::cell(), 1, Work::Walks, |_| Ok(()));
-        assert!(matches!(cell, Err(Error::Broken { .. })), "{cell:?}");
+        let pointer = run(Kind::ArcSwap, &Table::cell(), 1, Work::Lookups, |_| Ok(()));
+        assert!(matches!(pointer, Err(Error::Broken { .. })), "{pointer:?}");
     }
 
     /// The readers' check can fail: here each node has a value that does not belong to its key.

@@ -10,7 +10,6 @@ pub enum Flavor {
     Memb,
     Mb,
     Qsbr,
-    Bp,
 }
 
 /// How one of this project's structures is read.
@@ -26,7 +25,7 @@ pub enum Side {
     Qsbr,
 }
 
-/// A way to read and to reclaim, with the benchmark's own nodes or, from `Cell` on, a structure of
+/// A way to read and to reclaim, with the benchmark's own nodes or, from `Map` on, a structure of
 /// its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -47,14 +46,11 @@ pub enum Kind {
     Haphazard,
     ArcSwap,
     StdRwLock,
-    ParkingLot,
     Floor,
     FloorC,
     /// Traversals in parts: in `long` only, as is the next.
     Traverse,
     Brcu,
-    Cell(Side),
-    ArcSwapCache,
     Map(Side),
     Papaya,
     Scc,
@@ -62,7 +58,6 @@ pub enum Kind {
     Lfht(Flavor),
     Ordered(Side),
     SkipMap,
-    List(Side),
 }
 
 /// The part of a subject when ratios are taken.
@@ -82,7 +77,7 @@ pub enum Class {
 
 impl Kind {
     /// All, in the order of the tables.
-    pub const ALL: [Kind; 17] = [
+    pub const ALL: [Kind; 15] = [
         Kind::Restart,
         Kind::Protect,
         Kind::Plain,
@@ -90,14 +85,12 @@ impl Kind {
         Kind::Urcu(Flavor::Memb),
         Kind::Urcu(Flavor::Mb),
         Kind::Urcu(Flavor::Qsbr),
-        Kind::Urcu(Flavor::Bp),
         Kind::Crossbeam,
         Kind::Sdd,
         Kind::Seize,
         Kind::Haphazard,
         Kind::ArcSwap,
         Kind::StdRwLock,
-        Kind::ParkingLot,
         Kind::Floor,
         Kind::FloorC,
     ];
@@ -115,17 +108,8 @@ impl Kind {
         Kind::C(Side::Qsbr),
     ];
 
-    /// Structures that hold one value.
-    pub const CELLS: [Kind; 5] = [
-        Kind::Cell(Side::Copied),
-        Kind::Cell(Side::Protected),
-        Kind::Cell(Side::Plain),
-        Kind::Cell(Side::Qsbr),
-        Kind::ArcSwapCache,
-    ];
-
     /// Hash maps.
-    pub const MAPS: [Kind; 11] = [
+    pub const MAPS: [Kind; 10] = [
         Kind::Map(Side::Copied),
         Kind::Map(Side::Protected),
         Kind::Map(Side::Plain),
@@ -133,7 +117,6 @@ impl Kind {
         Kind::Lfht(Flavor::Memb),
         Kind::Lfht(Flavor::Mb),
         Kind::Lfht(Flavor::Qsbr),
-        Kind::Lfht(Flavor::Bp),
         Kind::Papaya,
         Kind::Scc,
         Kind::DashMap,
@@ -146,9 +129,6 @@ impl Kind {
         Kind::Ordered(Side::Qsbr),
         Kind::SkipMap,
     ];
-
-    /// Lists.
-    pub const LISTS: [Kind; 2] = [Kind::List(Side::Plain), Kind::List(Side::Qsbr)];
 
     /// Its name in the tables.
     pub fn name(self) -> &'static str {
@@ -165,23 +145,16 @@ impl Kind {
             Kind::Urcu(Flavor::Memb) => "urcu memb",
             Kind::Urcu(Flavor::Mb) => "urcu mb",
             Kind::Urcu(Flavor::Qsbr) => "urcu qsbr",
-            Kind::Urcu(Flavor::Bp) => "urcu bp",
             Kind::Crossbeam => "crossbeam",
             Kind::Sdd => "sdd",
             Kind::Seize | Kind::SeizeFlushed => "seize",
             Kind::Haphazard => "haphazard",
             Kind::ArcSwap => "arc-swap",
             Kind::StdRwLock => "rwlock (std)",
-            Kind::ParkingLot => "rwlock (parking_lot)",
             Kind::Floor => "no protection (Rust)",
             Kind::FloorC => "no protection (C)",
             Kind::Traverse => "traversal",
             Kind::Brcu => "HP-BRCU",
-            Kind::Cell(Side::Copied) => "Cell, copied",
-            Kind::Cell(Side::Protected) => "Cell, protected",
-            Kind::Cell(Side::Plain) => "Cell, plain",
-            Kind::Cell(Side::Qsbr) => "Cell, QSBR",
-            Kind::ArcSwapCache => "arc-swap, cached",
             Kind::Map(Side::Copied) => "Map, copied",
             Kind::Map(Side::Protected) => "Map, protected",
             Kind::Map(Side::Plain) => "Map, plain",
@@ -192,13 +165,10 @@ impl Kind {
             Kind::Lfht(Flavor::Memb) => "urcu memb, rculfhash",
             Kind::Lfht(Flavor::Mb) => "urcu mb, rculfhash",
             Kind::Lfht(Flavor::Qsbr) => "urcu qsbr, rculfhash",
-            Kind::Lfht(Flavor::Bp) => "urcu bp, rculfhash",
             Kind::Ordered(Side::Protected) => "OrderedMap, protected",
             Kind::Ordered(Side::Qsbr) => "OrderedMap, QSBR",
             Kind::Ordered(_) => "OrderedMap, plain",
             Kind::SkipMap => "crossbeam-skiplist",
-            Kind::List(Side::Qsbr) => "List, QSBR",
-            Kind::List(_) => "List, plain",
         }
     }
 
@@ -223,8 +193,8 @@ impl Kind {
             Kind::Sdd => Some("sdd"),
             Kind::Seize | Kind::SeizeFlushed => Some("seize"),
             Kind::Haphazard => Some("haphazard"),
-            Kind::ArcSwap | Kind::ArcSwapCache => Some("arc-swap"),
-            Kind::StdRwLock | Kind::ParkingLot => Some("rwlock"),
+            Kind::ArcSwap => Some("arc-swap"),
+            Kind::StdRwLock => Some("rwlock"),
             _ => None,
         }
     }
@@ -277,7 +247,7 @@ mod tests {
     #[test]
     fn against_chooses_families() {
         let chosen = choose(&Kind::ALL, &["rwlock".into(), "seize".into()]).unwrap();
-        assert!(chosen.contains(&Kind::Restart) && chosen.contains(&Kind::ParkingLot));
+        assert!(chosen.contains(&Kind::Restart) && chosen.contains(&Kind::StdRwLock));
         assert!(!chosen.contains(&Kind::Crossbeam) && !chosen.contains(&Kind::Urcu(Flavor::Mb)));
         assert!(matches!(choose(&Kind::ALL, &["kernel".into()]), Err(Error::Usage(_))));
     }

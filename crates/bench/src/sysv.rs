@@ -221,10 +221,6 @@ impl Stage {
         Ok(Stage { directory, namespace })
     }
 
-    pub fn namespace(&self) -> Namespace {
-        self.namespace
-    }
-
     /// The subjects: ours, and the kernel's if it has System V IPC. Else a note that says so.
     pub fn sides(&self) -> (Vec<(Sysv, Class)>, Option<String>) {
         let ours = (Sysv::Reprieve(self.namespace), Class::Reprieve);

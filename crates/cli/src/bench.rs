@@ -4,10 +4,7 @@
 use anyhow::Result;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use reprieve_bench::{
-    Bench, Neighbour, Options, Outcome, Summary, markdown, run, run_all, summary_markdown,
-    summary_text, text,
-};
+use reprieve_bench::{Bench, Neighbour, Options, Summary, run, run_all, summary_text, text};
 use reprieve_lab::signals::cancel_on_signal;
 use reprieve_page::output::{print, print_json, width_or};
 use std::io::{IsTerminal, Write as _, stderr};
@@ -29,31 +26,18 @@ pub struct BenchArgs {
     /// Rounds over all subjects; each figure is their median. The default is the benchmark's
     #[arg(long)]
     rounds: Option<usize>,
-    /// Numbers of reader threads (list); in `callbacks`, of registering threads; in `locks`
-    /// and `lookup`, of all; in `semop`, of processes; in `txn`, of clients. The default is the
-    /// benchmark's
+    /// Numbers of reader threads (list); in `callbacks`, of registering threads; in `locks`,
+    /// of all; in `semop`, of processes; in `txn`, of clients. The default is the benchmark's
     #[arg(long, value_delimiter = ',')]
     readers: Vec<usize>,
-    /// In `grace`: readers come and go, and their first moments count
-    #[arg(long)]
-    churn: bool,
     /// In `grace`: beside nothing, another process's membarriers, or those of 64 threads that a
     /// cgroup limits to 2 % of a CPU (list)
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = neighbours())]
     #[arg(default_values = Neighbour::ALL.map(Neighbour::name))]
     neighbour: Vec<Neighbour>,
-    /// In `locks`: lengths of the critical sections in microseconds (list)
-    #[arg(long, value_name = "US", value_delimiter = ',', default_values_t = Bench::DEFAULT_LENGTHS)]
-    lengths: Vec<f64>,
-    /// In `locks`: busy threads per CPU that take no lock (list)
-    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = Bench::DEFAULT_HOGS)]
-    hogs: Vec<usize>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Print Markdown
-    #[arg(long, conflicts_with = "json")]
-    markdown: bool,
 }
 
 /// The choice of what to measure: one benchmark, or all.
@@ -90,10 +74,7 @@ pub fn main(args: BenchArgs) -> Result<()> {
             [] => bench.default_readers().into(),
             readers => readers.into(),
         },
-        churn: args.churn,
         neighbours: args.neighbour.clone(),
-        lengths: args.lengths.iter().copied().map(microseconds).collect(),
-        hogs: args.hogs.clone(),
         cancel: cancel.flag(),
     };
     let told = |what: &str, done: f64| show_progress(&format!("{what} ({:.0} %)", done * 100.0));
@@ -101,7 +82,8 @@ pub fn main(args: BenchArgs) -> Result<()> {
         Some(bench) => {
             let outcome = run(bench, &options(bench, length), &told);
             show_progress("");
-            show_one(&args, &outcome?)
+            let outcome = outcome?;
+            if args.json { print_json(&outcome) } else { print(&text(&outcome, width_or(0))) }
         }
         None => {
             let (summary, result) = run_all(length, &options, &told);
@@ -123,29 +105,14 @@ fn show_progress(line: &str) {
     }
 }
 
-/// A value that is not a time at all is out of the range that is checked.
-fn microseconds(us: f64) -> Duration {
-    Duration::try_from_secs_f64(us / 1e6).unwrap_or_default()
-}
-
-fn show_one(args: &BenchArgs, outcome: &Outcome) -> Result<()> {
-    match (args.json, args.markdown) {
-        (true, _) => print_json(outcome),
-        (_, true) => print(&markdown(outcome)),
-        _ => print(&text(outcome, width_or(0))),
-    }
-}
-
 fn show_all(args: &BenchArgs, summary: &Summary) -> Result<()> {
-    match (args.json, args.markdown) {
-        (true, _) => print_json(summary),
-        (_, true) => print(&summary_markdown(summary)),
-        _ => {
-            for outcome in &summary.benches {
-                print(&(text(outcome, width_or(0)) + "\n"))?;
-            }
-            // In a file nothing need be folded.
-            print(&summary_text(summary, width_or(0)))
-        }
+    if args.json {
+        return print_json(summary);
     }
+    let width = width_or(0);
+    let mut parts: Vec<_> = summary.benches.iter().map(|bench| text(bench, width)).collect();
+    // A page begins with the summary. A terminal shows its end.
+    let at = if width == 0 { 0 } else { parts.len() };
+    parts.insert(at, summary_text(summary, width));
+    print(&parts.join("\n"))
 }

@@ -11,7 +11,7 @@
 //!   *region*, a device of the guest's ([`connect_host`]).
 //! - **Answers** ([`is_preempted`], [`is_vcpu_preempted`]): through the region, the host says which
 //!   vCPUs run. Without one they say `None`.
-//! - **Locks** ([`Mutex`], [`SpinLock`], [`FairLock`], [`RwLock`], [`RwSemaphore`]) that mark their
+//! - **Locks** ([`Mutex`], [`SpinLock`], [`RwLock`], [`RwSemaphore`]) that mark their
 //!   sections, and wait by *scheduling-aware spinning*: they spin while the holder runs and nobody
 //!   wants this CPU, and sleep when the holder has lost its CPU. They find that out themselves
 //!   (`wait`).
@@ -47,11 +47,11 @@ pub use calls::{
 };
 #[cfg(not(loom))]
 pub use lock::api::{
-    FairLock, FairLockGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-    RwSemaphore, RwSemaphoreReadGuard, RwSemaphoreWriteGuard, SpinLock, SpinLockGuard,
+    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, RwSemaphore,
+    RwSemaphoreReadGuard, RwSemaphoreWriteGuard, SpinLock, SpinLockGuard,
 };
 #[cfg(not(loom))]
-pub use lock::{Mark, Sleeps, Spins, Unmarked, fair::RawFairLock, mutex::RawMutex, rw::RawRwLock};
+pub use lock::{Mark, Sleeps, Spins, mutex::RawMutex, rw::RawRwLock};
 #[cfg(not(loom))]
 pub use lock_api;
 #[cfg(not(loom))]

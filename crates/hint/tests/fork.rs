@@ -5,7 +5,7 @@
 mod beside;
 
 use beside::beside;
-use reprieve_hint::{FairLock, Mutex, RwLock, RwSemaphore, SpinLock, current_thread, preemptable};
+use reprieve_hint::{Mutex, RwLock, RwSemaphore, SpinLock, current_thread, preemptable};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::scope;
 use std::time::Duration;
@@ -91,7 +91,6 @@ macro_rules! counter {
 counter! {
     Mutex: MutexGuard, lock;
     SpinLock: SpinLockGuard, lock;
-    FairLock: FairLockGuard, lock;
     RwLock: RwLockWriteGuard, write, read;
     RwSemaphore: RwSemaphoreWriteGuard, write, read;
 }
@@ -130,7 +129,7 @@ fn forks<L: Counter>() {
         }
         for round in 0..FORKS {
             let held = lock.lock();
-            // Spinning, parked, passive, on their way: at a time that differs.
+            // Spinning, parked, on their way: at a time that differs.
             std::thread::sleep(Duration::from_micros(u64::from(round % 5) * 300));
             let mut held = Some(held);
             in_child(|| {
@@ -160,7 +159,6 @@ macro_rules! forks {
 forks! {
     mutex: Mutex;
     spin_lock: SpinLock;
-    fair_lock: FairLock;
     rw_lock: RwLock;
     rw_semaphore: RwSemaphore;
 }

@@ -2,7 +2,7 @@
 //! The locks under many threads, and what they owe to a thread that waits. Nothing here measures
 //! time: each test waits for events, and would hang if one did not come.
 
-use reprieve_hint::{FairLock, Mutex, RwLock, RwSemaphore, SpinLock};
+use reprieve_hint::{Mutex, RwLock, RwSemaphore, SpinLock};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::scope;
@@ -47,7 +47,6 @@ macro_rules! mutual_exclusion {
 mutual_exclusion! {
     mutex_excludes: Mutex;
     spin_lock_excludes: SpinLock;
-    fair_lock_excludes: FairLock;
 }
 
 macro_rules! readers_and_writers {
@@ -114,13 +113,12 @@ fn timed_waits() {
 #[test]
 fn a_sleeping_holder() {
     let mutex = Mutex::new(0);
-    let fair = FairLock::new(0);
     let rw = RwSemaphore::new(0);
     let held = Barrier::new(2);
     let go = AtomicBool::new(false);
     scope(|scope| {
         scope.spawn(|| {
-            let (_mutex, _fair, _rw) = (mutex.lock(), fair.lock(), rw.write());
+            let (_mutex, _rw) = (mutex.lock(), rw.write());
             held.wait();
             while !go.load(Ordering::Acquire) {
                 std::thread::sleep(Duration::from_millis(1));
@@ -129,15 +127,13 @@ fn a_sleeping_holder() {
         held.wait();
         for _ in 0..4 {
             scope.spawn(|| *mutex.lock() += 1);
-            scope.spawn(|| *fair.lock() += 1);
             scope.spawn(|| *rw.write() += 1);
         }
         assert!(mutex.try_lock_for(Duration::from_millis(5)).is_none());
         assert!(rw.try_read_for(Duration::from_millis(5)).is_none());
-        assert!(fair.try_lock().is_none());
         go.store(true, Ordering::Release);
     });
-    assert_eq!((*mutex.lock(), *fair.lock(), *rw.read()), (4, 4, 4));
+    assert_eq!((*mutex.lock(), *rw.read()), (4, 4));
 }
 
 /// A writer that has given up keeps no reader out of a lock that readers hold.
@@ -163,43 +159,20 @@ fn a_writer_gives_up() {
 #[test]
 fn nobody_starves() {
     let mutex = Mutex::new(());
-    let fair = FairLock::new(());
     let done = AtomicBool::new(false);
     scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     drop(mutex.lock());
-                    drop(fair.lock());
                 }
             });
         }
         for _ in 0..20 {
             drop(mutex.lock());
-            drop(fair.lock());
         }
         done.store(true, Ordering::Relaxed);
     });
-}
-
-/// More fair locks at a time than a thread has nodes of its own, released in another order.
-#[test]
-fn many_fair_locks_at_once() {
-    let locks: Vec<_> = (0..32).map(|_| FairLock::new(0u32)).collect();
-    scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                for _ in 0..50 {
-                    let mut guards: Vec<_> = locks.iter().map(|lock| lock.lock()).collect();
-                    guards.iter_mut().for_each(|guard| **guard += 1);
-                    while !guards.is_empty() {
-                        drop(guards.swap_remove(guards.len() / 2));
-                    }
-                }
-            });
-        }
-    });
-    assert!(locks.iter().all(|lock| *lock.lock() == 100));
 }
 
 /// A thread that ends with a lock held keeps it, as with any lock; others can give up.

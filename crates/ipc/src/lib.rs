@@ -24,7 +24,6 @@ mod ids;
 pub mod kernel;
 mod limits;
 mod lock;
-mod lookup;
 mod maps;
 mod msg;
 mod namespace;

@@ -2,11 +2,8 @@
 //! The instructions of the section, and where its functions begin.
 //!
 //! Everything in the section is executable code, so it is decoded from its first byte to its last,
-//! also where no branch leads. A function begins at a symbol or at the target of a call. Symbols
-//! may have been removed, all or some of them. So in code that no sized symbol covers, a function
-//! also begins where the unwinding tables say; and, in code that these do not cover either, after
-//! an instruction that does not fall through, unless a branch leads there. Padding between
-//! functions is no function.
+//! also where no branch leads. A function begins at a symbol or at the target of a call. Padding
+//! between functions is no function.
 
 use crate::error::Error;
 use crate::image::Image;
@@ -64,8 +61,7 @@ impl Code {
         let mut start = image.start;
         // Decoding starts afresh at each function that is known, so that padding of odd bytes does
         // not swallow its beginning.
-        let known: BTreeSet<u64> =
-            image.functions.keys().chain(image.lengths.keys()).copied().collect();
+        let known: BTreeSet<u64> = image.functions.keys().copied().collect();
         let ends_at = known
             .iter()
             .copied()
@@ -83,33 +79,12 @@ impl Code {
     }
 
     fn find_functions(&mut self, image: &Image<'_>) {
-        let mut branches = BTreeSet::new();
         for i in &self.instructions {
             let Some(target) = target(i).filter(|&t| image.contains(t)) else { continue };
             if i.flow_control() == FlowControl::Call {
                 self.called.insert(target);
                 self.functions.insert(target);
-            } else {
-                branches.insert(target);
             }
-        }
-        self.guess_functions(image, &branches);
-        if self.functions.is_empty() {
-            self.functions.insert(image.start);
-        }
-    }
-
-    /// The functions of which the file says nothing.
-    fn guess_functions(&mut self, image: &Image<'_>, branches: &BTreeSet<u64>) {
-        let mut after_end = true;
-        for i in &self.instructions {
-            if after_end && is_padding(i) {
-                continue;
-            }
-            if after_end && !image.covers(i.ip()) && !branches.contains(&i.ip()) {
-                self.functions.insert(i.ip());
-            }
-            after_end = ends(i);
         }
     }
 

@@ -19,10 +19,13 @@ pub enum Error {
     )]
     NotLinked,
     /// No section table: the section cannot be found.
-    #[error(
-        "no section table (removed by sstrip or a packer?): verify the file before that step; `strip` keeps it"
-    )]
+    #[error("no section table (removed by sstrip or a packer?): verify the file before that step")]
     NoSectionTable,
+    /// No symbols: nothing tells where functions begin.
+    #[error(
+        "no symbols of restartable functions (removed by strip?): verify the file before that step"
+    )]
+    NoSymbols,
     /// No restartable code in it.
     #[error("no section `reprieve_restart`: the file contains no restartable code")]
     NoSection,

@@ -86,11 +86,8 @@ pub(crate) struct Image<'a> {
     /// Symbols of functions in the section.
     pub(crate) functions: BTreeMap<u64, Name<'a>>,
     fixups: BTreeMap<u64, Fixup<'a>>,
-    /// Lengths of functions of the section, by address: those of sized symbols, and for other code
-    /// those that the unwinding tables have.
-    pub(crate) lengths: BTreeMap<u64, u64>,
-    /// Lengths of the functions that may have landing pads, by address.
-    pads: BTreeMap<u64, u64>,
+    /// Lengths of functions of the section, by address: those of sized symbols.
+    lengths: BTreeMap<u64, u64>,
 }
 
 fn malformed(error: impl std::fmt::Display) -> Error {
@@ -154,24 +151,6 @@ fn check_kind(elf: &ElfFile64<'_, Endianness>) -> Result<(), Error> {
     Ok(())
 }
 
-fn covers(lengths: &BTreeMap<u64, u64>, address: u64) -> bool {
-    let function = lengths.range(..=address).next_back();
-    function.is_some_and(|(start, length)| address - start < *length)
-}
-
-/// Whether the function that is described at `at` of `.eh_frame` has a table of landing pads. What
-/// it has in common with others stands `parent` bytes before; there an L says that the function's
-/// own part begins with the table's address.
-fn has_pads(data: &[u8], at: usize, parent: u32) -> Option<bool> {
-    let common = (at + 4).checked_sub(parent as usize)?;
-    let mut augmentation = data.get(common + 9..)?.split(|&b| b == 0).next()?.iter();
-    if augmentation.next() != Some(&b'z') || !augmentation.any(|&b| b == b'L') {
-        return Some(false);
-    }
-    let length = usize::from(*data.get(at + 16)?);
-    Some(data.get(at + 17..at + 17 + length)?.iter().any(|&b| b != 0))
-}
-
 impl<'a> Image<'a> {
     /// # Errors
     /// When `file` is not a linked file for x86-64 with one restartable section of a sane size.
@@ -182,7 +161,6 @@ impl<'a> Image<'a> {
         let names = elf.elf_header().shstrndx(elf.endian(), file).unwrap_or_default();
         let names = strings(&elf, SectionIndex(names as usize));
         let mut found = None;
-        let mut frames = None;
         let mut sections = BTreeMap::new();
         for section in elf.sections() {
             let name = Name::at(names, section.elf_section_header().sh_name(elf.endian()));
@@ -206,9 +184,6 @@ impl<'a> Image<'a> {
                 let executable = sh_flags & u64::from(elf::SHF_EXECINSTR) != 0;
                 found = Some((section.address(), bytes, executable));
                 continue;
-            }
-            if name.is(".eh_frame") {
-                frames = frames.or(Some((section.address(), bytes)));
             }
             // Sections without bytes (.tbss) may share an address with the next one.
             if !bytes.is_empty() {
@@ -235,12 +210,11 @@ impl<'a> Image<'a> {
             functions: BTreeMap::new(),
             fixups: BTreeMap::new(),
             lengths: BTreeMap::new(),
-            pads: BTreeMap::new(),
         };
         image.read_symbols(&elf);
         image.read_fixups(&elf);
-        if let Some((address, frames)) = frames {
-            image.read_unwinding(address, frames);
+        if image.functions.is_empty() {
+            return Err(Error::NoSymbols);
         }
         Ok(image)
     }
@@ -308,35 +282,6 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// The functions that no sized symbol covers, as far as `.eh_frame` lists them in the encoding
-    /// that x86-64 tools use (32 bits, relative).
-    fn read_unwinding(&mut self, address: u64, data: &[u8]) {
-        let word = |at: usize| {
-            Some(u32::from_le_bytes(data.get(at..at.checked_add(4)?)?.try_into().ok()?))
-        };
-        let mut at = 0;
-        while let Some(length) = word(at).filter(|&l| l != 0 && l != u32::MAX) {
-            let (Some(parent), Some(begin), Some(size)) =
-                (word(at + 4), word(at + 8), word(at + 12))
-            else {
-                return;
-            };
-            if parent != 0 {
-                let start =
-                    address.wrapping_add(at as u64 + 8).wrapping_add_signed((begin as i32).into());
-                if self.contains(start) {
-                    if !self.covers(start) {
-                        self.lengths.insert(start, size.into());
-                    }
-                    if has_pads(data, at, parent).unwrap_or_default() {
-                        self.pads.insert(start, size.into());
-                    }
-                }
-            }
-            at += 4 + length as usize;
-        }
-    }
-
     /// Whether an address lies in the restartable section.
     pub(crate) fn contains(&self, address: u64) -> bool {
         address.wrapping_sub(self.start) < self.bytes.len() as u64
@@ -344,13 +289,8 @@ impl<'a> Image<'a> {
 
     /// Whether an address lies in a function of the section whose length is known.
     pub(crate) fn covers(&self, address: u64) -> bool {
-        covers(&self.lengths, address)
-    }
-
-    /// Whether an address lies in a function that may have landing pads: code that is reached by
-    /// unwinding, which nothing in the section starts.
-    pub(crate) fn has_pads(&self, address: u64) -> bool {
-        covers(&self.pads, address)
+        let function = self.lengths.range(..=address).next_back();
+        function.is_some_and(|(start, length)| address - start < *length)
     }
 
     fn find(&self, address: u64, length: u64) -> Option<(&'a [u8], bool)> {

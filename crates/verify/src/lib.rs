@@ -10,8 +10,8 @@
 //! # What is shown
 //! Every byte of the section is decoded, and every function interpreted over abstract values
 //! (`interpret.rs`): where each register may point. Code that no function reaches is a finding,
-//! unless it is padding, a trap, or in a function with landing pads. If [`verify`] reports no
-//! finding, then
+//! unless it is padding, a trap, or within the size of a function's symbol, as landing pads are. If
+//! [`verify`] reports no finding, then
 //! - **control** stays inside: each branch and call leads to an instruction of the section, each
 //!   indirect branch goes through a constant table whose index is bounded by a comparison (as
 //!   optimizing compilers write it) and whose entries all lead inside, and each return pops the
@@ -34,16 +34,14 @@
 //!   section.
 //! - That pointers read from shared memory lead to live nodes, and that loops end: the lookup's
 //!   author answers for those.
-//! - Whether a restartable function is also called from outside without being armed, in a file
-//!   without a symbol that says so.
+//! - Whether code outside enters a function elsewhere than at its beginning.
 //!
 //! A trap (`ud2`, `int3`) is allowed: the kernel sends the thread out of the section before it
 //! delivers the signal.
 //!
 //! # Input
-//! Linked ELF files for x86-64 with all, some or none of their symbols (`strip`, `-Wl,-x`), as long
-//! as they have a section table. Files may be
-//! hostile: sizes and work are bounded, nothing panics.
+//! Linked ELF files for x86-64 with their symbols and a section table. Files may be hostile: sizes
+//! and work are bounded, nothing panics.
 
 mod code;
 mod descriptor;

@@ -25,7 +25,7 @@ use crate::subject::Class;
 use crate::subject::Flavor;
 use crate::table::{Node, Table, next_seed};
 use crate::threads::{self, Gate, Last};
-use reprieve::{Cap, Domain, Head};
+use reprieve::{Domain, Head};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -38,7 +38,6 @@ const CALLBACKS: usize = 1 << 20;
 enum Lists {
     Reprieve {
         single: bool,
-        cap: Cap,
     },
     #[cfg(urcu)]
     Urcu {
@@ -63,13 +62,8 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let mut recorder = Recorder::new(columns());
     #[cfg_attr(not(urcu), allow(unused_mut))]
     let mut subjects = vec![
-        ("per-CPU lists", Class::Reprieve, Lists::Reprieve { single: false, cap: Cap::default() }),
-        (
-            "per-CPU lists, 16,384 at most",
-            Class::Reprieve,
-            Lists::Reprieve { single: false, cap: Cap { callbacks: 1 << 14, ..Cap::default() } },
-        ),
-        ("one global list", Class::Reprieve, Lists::Reprieve { single: true, cap: Cap::default() }),
+        ("per-CPU lists", Class::Reprieve, Lists::Reprieve { single: false }),
+        ("one global list", Class::Reprieve, Lists::Reprieve { single: true }),
     ];
     crate::subject::choose(&[], &options.against)?;
     #[cfg(urcu)]
@@ -79,7 +73,6 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             ("urcu memb, one thread", Flavor::Memb, false),
             ("urcu mb, per-CPU", Flavor::Mb, true),
             ("urcu qsbr, per-CPU", Flavor::Qsbr, true),
-            ("urcu bp, per-CPU", Flavor::Bp, true),
         ] {
             subjects.push((name, Class::Peer, Lists::Urcu { flavor, per_cpu }));
         }
@@ -104,7 +97,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     }
     let notes = vec![
         format!("{CALLBACKS} callbacks per run, from the first registration to the end of the last callback"),
-        "liburcu's lists have no bound; the default cap of Reprieve's (64 MiB, 1,048,576 callbacks) is not reached here, 16,384 is".into(),
+        "liburcu's lists have no bound; the default cap of Reprieve's (64 MiB, 1,048,576 callbacks) is not reached here".into(),
         "latency: from registering one callback to its end, beside as many busy threads as there are others in the group".into(),
         format!("latency and samples (callbacks timed) of all rounds together; no p99 of fewer than {FEWEST}"),
     ];
@@ -118,7 +111,7 @@ fn sample(lists: Lists, threads: usize, length: Duration, options: &Options) -> 
     loop {
         options.check()?;
         let time = match lists {
-            Lists::Reprieve { single, cap } => reprieve_run(single, cap, threads)?,
+            Lists::Reprieve { single } => reprieve_run(single, threads)?,
             #[cfg(urcu)]
             Lists::Urcu { flavor, per_cpu } => urcu_run(flavor, per_cpu, threads)?,
         };
@@ -179,8 +172,8 @@ unsafe extern "C" fn mark(head: *mut Head) {
     unsafe { (*head.cast::<Slot>()).done += 1 };
 }
 
-fn reprieve_run(single: bool, cap: Cap, threads: usize) -> Result<Duration> {
-    let domain = Domain::builder().single_list(single).cap(cap).build()?;
+fn reprieve_run(single: bool, threads: usize) -> Result<Duration> {
+    let domain = Domain::builder().single_list(single).build()?;
     let slot = || Slot { head: Head::new(), done: 0 };
     let share = || std::iter::repeat_with(slot).take(CALLBACKS / threads).collect();
     let mut slots: Vec<Vec<Slot>> = std::iter::repeat_with(share).take(threads).collect();
@@ -251,8 +244,8 @@ fn latencies(
     options: &Options,
 ) -> Result<Vec<f64>> {
     match lists {
-        Lists::Reprieve { single, cap } => {
-            let domain = Domain::builder().single_list(single).cap(cap).build()?;
+        Lists::Reprieve { single } => {
+            let domain = Domain::builder().single_list(single).build()?;
             let retire = |table: &Table, node| crate::peer::reprieve::retire(&domain, table, node);
             let times = paced(threads, length, options, retire);
             // Before the table goes.
@@ -326,29 +319,4 @@ fn paced(
         std::mem::forget(table);
     }
     times
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_p99_of_the_latency_takes_a_hundred_samples_of_all_rounds() {
-        let mut recorder = Recorder::new(columns());
-        for (subject, count) in [("slow", 49), ("quick", 50)] {
-            let row = recorder.row("", subject, Class::Peer);
-            for round in [1e6, 2e6] {
-                recorder.add(row, RATE, 7.0);
-                recorder.add_samples(row, LATENCY, &vec![round; count]);
-            }
-        }
-        let (columns, rows) = recorder.finish();
-        assert_eq!(columns[LATENCY[1].0].title, "latency, p99");
-        let values = |row: usize| {
-            let figures = rows[row].figures.iter();
-            figures.map(|f| Some(f.as_ref()?.value)).collect::<Vec<_>>()
-        };
-        assert_eq!(values(0), [Some(7.0), Some(1.5), None, Some(98.0)]);
-        assert_eq!(values(1), [Some(7.0), Some(1.5), Some(2.0), Some(100.0)]);
-    }
 }

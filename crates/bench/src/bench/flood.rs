@@ -42,7 +42,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         for &kind in &kinds {
             // A lock makes no garbage, and updates under it stop the readers: another thing.
             let class = match kind {
-                Kind::StdRwLock | Kind::ParkingLot => Class::Other,
+                Kind::StdRwLock => Class::Other,
                 _ => kind.class(),
             };
             let row = recorder.row(&reader_label(n), kind.name(), class);

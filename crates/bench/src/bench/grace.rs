@@ -12,11 +12,6 @@
 //! one over (`call_rcu`, or the subject's like; for a lock: to get it, replace, free) without
 //! waiting for anything. Whoever calls must never wait for a grace period that takes long.
 //!
-//! **--churn**: readers come and go, each after some thousand lookups, and what is timed begins
-//! with the first of them: no grace period is left out as warming up, those of the process's very
-//! first readers included. No thread's start may cost others a long grace period: the maximum shows
-//! it.
-//!
 //! **interrupts, waits**: how often, per grace period, a CPU was interrupted to call a function
 //! (`/proc/interrupts`, whoever asked for it) and the writer gave its CPU up. They tell how the
 //! cost grows with the number of CPUs.
@@ -51,7 +46,7 @@ fn takes_part(kind: &Kind) -> bool {
 /// Peers without grace periods are shown beside the others, not compared.
 fn class(kind: Kind) -> Class {
     match kind {
-        Kind::Haphazard | Kind::StdRwLock | Kind::ParkingLot => Class::Other,
+        Kind::Haphazard | Kind::StdRwLock => Class::Other,
         _ => kind.class(),
     }
 }
@@ -126,12 +121,6 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         "interrupts, waits: per grace period, CPUs that were interrupted to call a function (for whomever), and times that the writer slept".into(),
     ];
     notes.extend(lacking.map(|why| format!("left out: {why}")));
-    if options.churn {
-        notes.push(format!(
-            "readers come and go, each after {} lookups; nothing is left out as warming up",
-            readers::LIFE * readers::BATCH
-        ));
-    }
     Ok(Prepared { notes, recorder, jobs, crowds: vec![] })
 }
 
@@ -217,12 +206,7 @@ fn sample(
             std::thread::sleep(REST);
         }
     };
-    let (times, _) = if options.churn {
-        readers::churn(kind, &table, readers, body)?
-    } else {
-        readers::run(kind, &table, readers, Work::Lookups, body)?
-    };
-    Ok(times)
+    Ok(readers::run(kind, &table, readers, Work::Lookups, body)?.0)
 }
 
 #[cfg(test)]

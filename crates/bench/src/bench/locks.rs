@@ -3,10 +3,9 @@
 //! long.
 //!
 //! Work is a number of steps that takes the time named on a CPU of its own, calibrated once, so a
-//! section in which the thread loses its CPU is not shorter for it. Hogs are threads that compute
-//! and take no lock, so many for each CPU. Waiting times are those of every 16th section: reading
-//! the clock costs as much as the shortest ones. Each section checks that it is alone (or that only
-//! readers are beside it).
+//! section in which the thread loses its CPU is not shorter for it. Waiting times are those of
+//! every 16th section: reading the clock costs as much as the shortest ones. Each section checks
+//! that it is alone (or that only readers are beside it).
 //!
 //! The waits of all rounds together give p99 and the longest; **samples** is their number. There is
 //! no p99 of fewer than [`FEWEST`]: of long sections a short run has fewer.
@@ -18,42 +17,29 @@
 //! *Fairness* is Jain's index of the numbers of sections of the threads, in percent: 100 if all are
 //! equal, 100 / threads if one had all.
 //!
-//! *Per CPU second*: sections for each second of CPU time that the threads used. Beside hogs, or on
-//! a busy machine, threads that spin get a larger share of the CPUs than threads that sleep, and so
-//! more sections in the same time; what they got for it shows here.
-//!
-//! *Many locks*: two threads share a lock, beside a third one, of the lowest scheduling class,
-//! which the others keep off the CPUs nearly all the time. `other holder off its CPU`: that thread
-//! holds another lock, on which a fourth waits. The two have nothing to do with it.
+//! *Per CPU second*: sections for each second of CPU time that the threads used. On a busy machine,
+//! threads that spin get a larger share of the CPUs than threads that sleep, and so more sections
+//! in the same time; what they got for it shows here.
 
 use super::{Prepared, column};
 use crate::clock;
 use crate::compute::{steps, work};
 use crate::error::{Error, Result};
 use crate::locks::{Lock, Style, Subject, Visit};
-use crate::machine;
 use crate::options::Options;
 use crate::result::{Column, FEWEST, Recorder, Shown, Statistic, Unit};
 use crate::schedule::Job;
 use crate::threads::{self, Gate, Last};
 use std::hint::black_box;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
 /// Peers that `--against` takes.
-pub const FAMILIES: [&str; 5] = ["pthread", "parking_lot", "std", "mcs", "futex-spin"];
+pub const FAMILIES: [&str; 3] = ["pthread", "parking_lot", "std"];
 
-/// Section lengths, in us, when the user names none.
-pub const LENGTHS: [f64; 4] = [0.1, 1.0, 10.0, 100.0];
-/// Hogs for each CPU when the user does not say.
-pub const HOGS: [usize; 2] = [0, 1];
-
-/// The shortest section is a few steps; of one much longer than a slice there are few in a sample.
-const SHORTEST: Duration = Duration::from_nanos(10);
-const LONGEST_SECTION: Duration = Duration::from_millis(10);
-const MOST_HOGS: usize = 64;
+/// Lengths of sections.
+const LENGTHS: [Duration; 2] = [Duration::from_nanos(100), Duration::from_micros(1)];
 /// The least length of a sample, some slices of the scheduler: in less time one thread may have a
 /// CPU for itself.
 const LEAST: Duration = Duration::from_millis(20);
@@ -85,13 +71,6 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             "--against {unknown}: no such lock; there are {families}"
         )));
     }
-    let in_range = |length: &Duration| (SHORTEST..=LONGEST_SECTION).contains(length);
-    if options.lengths.is_empty() || !options.lengths.iter().all(in_range) {
-        return Err(Error::Usage("--lengths: microseconds, from 0.01 to 10000".into()));
-    }
-    if options.hogs.is_empty() || options.hogs.iter().any(|&hogs| hogs > MOST_HOGS) {
-        return Err(Error::Usage(format!("--hogs: numbers from 0 to {MOST_HOGS}")));
-    }
     let mut recorder = Recorder::new(columns());
     let mut jobs = vec![];
     for style in Style::ALL {
@@ -101,22 +80,17 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         };
         let subjects: Vec<_> = Subject::ALL.into_iter().filter(wanted).collect();
         alone(style, &subjects, &mut recorder, &mut jobs);
-        if style != Style::ReadWrite {
-            many(style, &subjects, &mut recorder, &mut jobs, options);
-        }
-        for &hogs in &options.hogs {
-            for &length in &options.lengths {
-                for &threads in &options.readers {
-                    let scene = Scene { threads, length, hogs, reads: style == Style::ReadWrite };
-                    crowd(style, scene, &subjects, &mut recorder, &mut jobs, options);
-                }
+        for length in LENGTHS {
+            for &threads in &options.readers {
+                let scene = Scene { threads, length, reads: style == Style::ReadWrite };
+                crowd(style, scene, &subjects, &mut recorder, &mut jobs, options);
             }
         }
     }
     let note = |text: &str| text.to_owned();
     let notes = vec![
         note(
-            "threads work outside for as long as inside; hogs: threads that take no lock; waits of every 16th section; fairness: Jain's index",
+            "threads work outside for as long as inside; waits of every 16th section; fairness: Jain's index",
         ),
         format!(
             "waits and samples (waits timed) of all rounds together; no p99 of fewer than {FEWEST}"
@@ -163,8 +137,6 @@ impl Visit for Alone {
 struct Scene {
     threads: usize,
     length: Duration,
-    /// For each CPU.
-    hogs: usize,
     reads: bool,
 }
 
@@ -176,14 +148,9 @@ fn crowd<'a>(
     jobs: &mut Vec<Job<'a>>,
     options: &'a Options,
 ) {
-    let Scene { threads, length, hogs, .. } = scene;
-    let beside = match hogs {
-        0 => String::new(),
-        1 => ", 1 hog per CPU".into(),
-        hogs => format!(", {hogs} hogs per CPU"),
-    };
+    let Scene { threads, length, .. } = scene;
     let length = length.as_nanos() as f64 / 1e3;
-    let group = format!("{}, {}, {length} us{beside}", style.name(), super::thread_label(threads));
+    let group = format!("{}, {}, {length} us", style.name(), super::thread_label(threads));
     for &subject in subjects {
         let row = recorder.row(&group, subject.name(), subject.class());
         jobs.push(Job {
@@ -238,16 +205,14 @@ struct Found {
 impl Visit for Crowd<'_> {
     type Output = Result<Found>;
     fn visit<L: Lock>(self) -> Self::Output {
-        let Scene { threads, hogs, .. } = self.scene;
-        let hogs = hogs * machine::cpus();
+        let threads = self.scene.threads;
         let shared = Shared::<L>::new(threads);
         let (scene, all) = (self.scene, &shared);
         let (done, measured) = scope(|scope| -> Result<_> {
             let _end = Last(|| all.end());
-            threads::start(scope, hogs, move |_| all.hog())?;
             let work = move |number: usize| all.work(scene, &all.workers[number]);
             let workers = threads::start(scope, threads, work)?;
-            let measured = all.measure(threads + hogs, self.length, self.options)?;
+            let measured = all.measure(threads, self.length, self.options)?;
             let joined = workers.into_iter().map(|w| w.join().unwrap_or_default());
             Ok((joined.collect::<Vec<_>>(), measured))
         })?;
@@ -337,13 +302,6 @@ impl<L: Lock> Shared<L> {
     fn end(&self) {
         self.phase.store(STOPPED, Ordering::SeqCst);
         self.start.open(0);
-    }
-
-    fn hog(&self) {
-        self.begin();
-        while !self.stopped() {
-            work(1_000);
-        }
     }
 
     /// Lets `threads` threads start, measures what the workers do for `length` when they have
@@ -465,83 +423,9 @@ fn pass(length: Duration, options: &Options, enough: impl Fn() -> bool) -> Resul
     }
 }
 
-/// Two threads with a lock of their own, beside a holder of another lock that is off its CPU.
-fn many<'a>(
-    style: Style,
-    subjects: &[Subject],
-    recorder: &mut Recorder,
-    jobs: &mut Vec<Job<'a>>,
-    options: &'a Options,
-) {
-    let groups = [("nobody holds another lock", false), ("other holder off its CPU", true)];
-    for (name, held) in groups {
-        let group = format!("{}, many locks, {name}", style.name());
-        for &subject in subjects {
-            let row = recorder.row(&group, subject.name(), subject.class());
-            let what = format!("{group}, {}", subject.name());
-            jobs.push(Job::figure(what, 2.0, (row, RATE), move |length| {
-                let rate = subject.visit(Many { held, length, options })?;
-                Ok(rate)
-            }));
-        }
-    }
-}
-
-struct Many<'a> {
-    held: bool,
-    length: Duration,
-    options: &'a Options,
-}
-
-impl Visit for Many<'_> {
-    type Output = Result<f64>;
-    fn visit<L: Lock>(self) -> Result<f64> {
-        let other = Guarded::<L>::new();
-        let threads = machine::cpus();
-        let shared = Shared::<L>::new(threads);
-        let ready = Barrier::new(2);
-        let scene = Scene { threads: 2, length: Duration::from_micros(1), hogs: 0, reads: false };
-        let (all, other, ready) = (&shared, &other.lock, &ready);
-        let (done, measured) = scope(|scope| -> Result<_> {
-            let _end = Last(|| all.end());
-            let holds = move |_| {
-                let idle = || {
-                    while !all.stopped() {
-                        work(1_000);
-                    }
-                };
-                let wait = || {
-                    ready.wait();
-                    lowest_class();
-                    idle();
-                };
-                if self.held { other.write(wait) } else { wait() }
-            };
-            threads::start(scope, 1, holds)?;
-            ready.wait();
-            threads::start(scope, usize::from(self.held), move |_| other.write(|| ()))?;
-            let work = move |number: usize| all.work(scene, &all.workers[number]);
-            let workers = threads::start(scope, threads, work)?;
-            let measured = all.measure(threads, self.length, self.options)?;
-            let joined = workers.into_iter().map(|w| w.join().unwrap_or_default());
-            Ok((joined.collect::<Vec<_>>(), measured))
-        })?;
-        shared.check(&done)?;
-        Ok(measured.sections.iter().sum::<u64>() as f64 / measured.seconds / 1e3)
-    }
-}
-
-/// From now on this thread runs only where nobody else wants to.
-fn lowest_class() {
-    let none = libc::sched_param { sched_priority: 0 };
-    // SAFETY: reads the parameter. Whoever may not is not preempted as much.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &none) };
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::subject::Class;
 
     fn options() -> Options {
         Options::plain(LEAST, 1)
@@ -596,33 +480,17 @@ mod tests {
     }
 
     #[test]
-    fn a_p99_of_waits_takes_a_hundred_of_all_rounds() {
-        let mut recorder = Recorder::new(columns());
-        for (subject, count) in [("few", 49), ("enough", 50)] {
-            let row = recorder.row("", subject, Class::Peer);
-            for round in [1_000, 2_000] {
-                let measured = Measured { sections: vec![9], cpu: 0, seconds: 1.0 };
-                let done = [Done { waits: vec![round; count], overlaps: 0 }];
-                Found::new(&done, &measured).record(&mut recorder, row);
-            }
-        }
-        let (columns, rows) = recorder.finish();
-        let value = |row: usize, title: &str| {
-            let column = columns.iter().position(|c| c.title == title).unwrap();
-            Some(rows[row].figures[column].as_ref()?.value)
-        };
-        assert_eq!([value(0, "wait, p99"), value(1, "wait, p99")], [None, Some(2.0)]);
-        assert_eq!([value(0, "wait, longest"), value(1, "wait, longest")], [Some(0.002); 2]);
-        assert_eq!([value(0, "samples"), value(1, "samples")], [Some(98.0), Some(100.0)]);
-    }
-
-    #[test]
     fn a_cancelled_sample_stops_its_threads() {
         let shared = Shared::<std::sync::Mutex<()>>::new(1);
         let options = options();
         options.cancel.store(true, Ordering::Relaxed);
         let measured = scope(|scope| {
-            scope.spawn(|| shared.hog());
+            scope.spawn(|| {
+                shared.begin();
+                while !shared.stopped() {
+                    work(1_000);
+                }
+            });
             shared.measure(1, Duration::from_secs(3600), &options)
         });
         assert!(matches!(measured, Err(Error::Cancelled)));

@@ -7,12 +7,8 @@
 //!   do in all is counted.
 //! - **insert and remove**: one thread alone, a key that is not among the 4096; both together.
 //! - **growing**: one thread fills a new map with 65,536 keys; time per key, all growth included.
-//! - **lookup, growing**: one thread's lookups of the 4096 keys while another does that, from 4096
-//!   keys on (CPU time per lookup).
 //!
-//! All hash maps have one hash function. The row of `read`'s lookup by liburcu's qsbr, the cheapest
-//! read side there is, in a table of the benchmark's own (1024 chains of four) stands beside them:
-//! it is a table without a user's types, growth or several writers.
+//! All hash maps have one hash function.
 
 use super::{Crowds, Prepared, alone, column, reader_alone, thread_label};
 use crate::error::{Error, Result};
@@ -20,7 +16,7 @@ use crate::options::Options;
 use crate::readers::{self, Work};
 use crate::result::{Column, Recorder, Unit};
 use crate::schedule::Job;
-use crate::subject::{Class, Flavor, Kind, choose};
+use crate::subject::{Kind, choose};
 use crate::table::{KEYS, Node, Table, next_seed};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -31,19 +27,17 @@ const MORE: u64 = 1 << 16;
 /// A sample's figure.
 type Measure = fn(Kind, Duration, &Options) -> Result<f64>;
 
-/// Measures with a fixed number of threads; the last three of maps only.
-const MEASURES: [(&str, Measure); 5] = [
+/// Measures with a fixed number of threads.
+const MEASURES: [(&str, Measure); 4] = [
     ("lookup", lookup),
     ("replace", replace),
     ("insert and remove", insert_and_remove),
     ("growing, per key", fill),
-    ("lookup, growing", lookup_growing),
 ];
 
 pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let mut columns = MEASURES.map(|(title, _)| column(title, Unit::Nanoseconds)).to_vec();
-    let crowds =
-        Crowds { title: "lookup", first: columns.len(), work: Work::Lookups, table, parts: 1 };
+    let crowds = Crowds { title: "lookup", first: columns.len(), work: Work::Lookups, table };
     columns.extend(crowds.columns(options));
     let together = columns.len();
     columns.extend(options.readers.iter().map(|&n| Column {
@@ -52,28 +46,23 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     }));
     let mut recorder = Recorder::new(columns);
     let mut rows = vec![];
-    for kind in choose(&Kind::MAPS, &options.against)? {
-        rows.push((kind, MEASURES.len(), recorder.row("maps", kind.name(), kind.class())));
-    }
-    for kind in choose(&[Kind::Urcu(Flavor::Qsbr)], &options.against)? {
-        rows.push((kind, 1, recorder.row("maps", "urcu qsbr, own chains", Class::Other)));
-    }
-    for kind in choose(&Kind::ORDERED, &options.against)? {
-        rows.push((kind, MEASURES.len(), recorder.row("ordered maps", kind.name(), kind.class())));
+    for (group, kinds) in [("maps", &Kind::MAPS[..]), ("ordered maps", &Kind::ORDERED)] {
+        for kind in choose(kinds, &options.against)? {
+            rows.push((kind, recorder.row(group, kind.name(), kind.class())));
+        }
     }
     let mut jobs = vec![];
     for (i, (title, measure)) in MEASURES.into_iter().enumerate() {
-        for &(kind, _, row) in rows.iter().filter(|(_, measures, _)| i < *measures) {
+        for &(kind, row) in &rows {
             let what = format!("{title}, {}", kind.name());
             jobs.push(Job::figure(what, 1.0, (row, i), move |length| {
                 measure(kind, length, options)
             }));
         }
     }
-    let mut crowds = crowds.jobs(options, rows.iter().map(|&(kind, _, row)| (kind, row)));
-    let several: Vec<_> = rows.iter().filter(|row| row.1 == MEASURES.len()).copied().collect();
+    let mut crowds = crowds.jobs(options, rows.iter().copied());
     for (column, &n) in (together..).zip(&options.readers) {
-        for &(kind, _, row) in &several {
+        for &(kind, row) in &rows {
             let what = format!("replace, {}, {}", thread_label(n), kind.name());
             crowds.push(Job::figure(what, 2.0, (row, column), move |length| {
                 replace_together(kind, n, length, options)
@@ -81,9 +70,10 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         }
     }
     let notes = vec![
-        format!("{KEYS} keys and values of 64 bits, one hash function for all hash maps; with readers: CPU time per lookup beside a writer that replaces 1000 values/s"),
-        format!("growing: from nothing to {MORE} keys; lookup, growing: by one thread, while another adds {MORE} keys to the {KEYS}"),
-        "urcu qsbr, own chains: `bench read`'s lookup in a fixed table of chains, for comparison; no map".into(),
+        format!(
+            "{KEYS} keys and values of 64 bits, one hash function for all hash maps; with readers: CPU time per lookup beside a writer that replaces 1000 values/s"
+        ),
+        format!("growing: from nothing to {MORE} keys"),
     ];
     Ok(Prepared { notes, recorder, jobs, crowds })
 }
@@ -168,20 +158,6 @@ fn fill(kind: Kind, length: Duration, options: &Options) -> Result<f64> {
         options.check()?;
         let (time, _) = readers::run(kind, &Table::cell(), 0, Work::Lookups, add)?;
         times.push(time);
-        if Instant::now() >= end {
-            return Ok(crate::result::median(&times));
-        }
-    }
-}
-
-/// As [`fill`], but the readers' time.
-fn lookup_growing(kind: Kind, length: Duration, options: &Options) -> Result<f64> {
-    let end = Instant::now() + length;
-    let mut times = vec![];
-    loop {
-        options.check()?;
-        let (_, totals) = readers::run(kind, &table(), 1, Work::Lookups, add)?;
-        times.push(totals.each());
         if Instant::now() >= end {
             return Ok(crate::result::median(&times));
         }

@@ -2,14 +2,11 @@
 //! The benchmarks, one per file, and what they share.
 
 mod callbacks;
-mod cell;
 mod dcache;
 mod flood;
 mod grace;
-mod list;
 mod locks;
 mod long;
-mod lookup;
 mod map;
 mod msg;
 mod read;
@@ -36,8 +33,6 @@ pub enum Bench {
     Grace,
     Flood,
     Long,
-    Cell,
-    List,
     Map,
     Dcache,
     Callbacks,
@@ -46,20 +41,17 @@ pub enum Bench {
     Msg,
     Shm,
     Txn,
-    Lookup,
 }
 
 impl Bench {
     /// All that a user may name: those of `bench all`, and those that measure other things than the
     /// runtime.
-    pub const NAMED: [Bench; 15] = [
+    pub const NAMED: [Bench; 12] = [
         Bench::Read,
         Bench::Grace,
         Bench::Flood,
         Bench::Long,
         Bench::Callbacks,
-        Bench::Cell,
-        Bench::List,
         Bench::Map,
         Bench::Dcache,
         Bench::Locks,
@@ -67,18 +59,15 @@ impl Bench {
         Bench::Msg,
         Bench::Shm,
         Bench::Txn,
-        Bench::Lookup,
     ];
 
     /// All that measure the runtime, in the order of `bench all`.
-    pub const ALL: [Bench; 9] = [
+    pub const ALL: [Bench; 7] = [
         Bench::Read,
         Bench::Grace,
         Bench::Flood,
         Bench::Long,
         Bench::Callbacks,
-        Bench::Cell,
-        Bench::List,
         Bench::Map,
         Bench::Dcache,
     ];
@@ -90,8 +79,6 @@ impl Bench {
             Bench::Grace => "grace",
             Bench::Flood => "flood",
             Bench::Long => "long",
-            Bench::Cell => "cell",
-            Bench::List => "list",
             Bench::Map => "map",
             Bench::Dcache => "dcache",
             Bench::Callbacks => "callbacks",
@@ -100,7 +87,6 @@ impl Bench {
             Bench::Msg => "msg",
             Bench::Shm => "shm",
             Bench::Txn => "txn",
-            Bench::Lookup => "lookup",
         }
     }
 
@@ -113,8 +99,6 @@ impl Bench {
             }
             Bench::Flood => "a flood of 1 KiB updates",
             Bench::Long => "traversals of a long list, and scans of a large map, beside updates",
-            Bench::Cell => "one read-mostly pointer",
-            Bench::List => "walks along a list",
             Bench::Map => "maps, hashed and ordered",
             Bench::Dcache => "a directory-entry cache, per grace-period engine",
             Bench::Callbacks => "callbacks registered and run",
@@ -122,9 +106,6 @@ impl Bench {
             Bench::Semop => "System V semaphores, against the kernel's",
             Bench::Msg => "System V message queues, against the kernel's",
             Bench::Shm => "System V shared memory, against the kernel's",
-            Bench::Lookup => {
-                "from a System V id to its object: in a read-side section, and under locks"
-            }
             Bench::Txn => {
                 "a database's transactions over System V IPC, against the kernel's: table 4 of the System V IPC paper"
             }
@@ -135,30 +116,22 @@ impl Bench {
     pub fn default_readers(self) -> &'static [usize] {
         match self {
             Bench::Read | Bench::Grace | Bench::Callbacks => &[1, 4, 16, 64],
-            Bench::Cell | Bench::List | Bench::Map => &[1, 16],
+            Bench::Map => &[1, 16],
             Bench::Flood => &[16],
             Bench::Long => &[1, 4],
             Bench::Dcache => &[4],
-            Bench::Locks => &[1, 2, 4, 32],
+            Bench::Locks => &[2, 32],
             Bench::Semop => &[1, 2, 8, 32],
             Bench::Msg => &[2],
             Bench::Shm => &[1],
-            Bench::Lookup => &[1, 2, 4, 8, 16, 32],
             Bench::Txn => &[1, 8, 32],
         }
     }
-
-    /// Lengths of sections in `locks` when the user names none, in us.
-    pub const DEFAULT_LENGTHS: [f64; 4] = locks::LENGTHS;
-
-    /// Busy threads per CPU in `locks` when the user does not say.
-    pub const DEFAULT_HOGS: [usize; 2] = locks::HOGS;
 
     /// The peers when the user names none.
     pub fn families(self) -> &'static [&'static str] {
         match self {
             Bench::Locks => &locks::FAMILIES,
-            Bench::Lookup => &lookup::FAMILIES,
             Bench::Semop | Bench::Msg | Bench::Shm | Bench::Txn => &["kernel"],
             _ => &subject::FAMILIES,
         }
@@ -229,8 +202,6 @@ fn prepare(bench: Bench, options: &Options) -> Result<Prepared<'_>> {
         Bench::Grace => grace::prepare(options),
         Bench::Flood => flood::prepare(options),
         Bench::Long => long::prepare(options),
-        Bench::Cell => cell::prepare(options),
-        Bench::List => list::prepare(options),
         Bench::Map => map::prepare(options),
         Bench::Dcache => dcache::prepare(options),
         Bench::Callbacks => callbacks::prepare(options),
@@ -239,7 +210,6 @@ fn prepare(bench: Bench, options: &Options) -> Result<Prepared<'_>> {
         Bench::Msg => msg::prepare(options),
         Bench::Shm => shm::prepare(options),
         Bench::Txn => txn::prepare(options),
-        Bench::Lookup => lookup::prepare(options),
     }
 }
 
@@ -413,8 +383,6 @@ struct Crowds {
     first: usize,
     work: Work,
     table: fn() -> Table,
-    /// The divisor of an operation's time.
-    parts: u64,
 }
 
 impl Crowds {
@@ -429,7 +397,7 @@ impl Crowds {
         options: &'a Options,
         rows: impl Iterator<Item = (Kind, usize)> + Clone,
     ) -> Vec<Job<'a>> {
-        let &Crowds { first, work, table, parts, .. } = self;
+        let &Crowds { first, work, table, .. } = self;
         let numbers = options.readers.iter().enumerate();
         let all = numbers.flat_map(|(i, &n)| rows.clone().map(move |row| (first + i, n, row)));
         let job = |(column, n, (kind, row)): (usize, usize, (Kind, usize))| {
@@ -437,10 +405,7 @@ impl Crowds {
                 format!("{}, {}", reader_label(n), kind.name()),
                 4.0,
                 (row, column),
-                move |length| {
-                    let time = crowded(kind, &table(), n, work, length, options)?;
-                    Ok(time / parts as f64)
-                },
+                move |length| crowded(kind, &table(), n, work, length, options),
             )
         };
         all.map(job).collect()

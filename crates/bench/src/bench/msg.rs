@@ -15,7 +15,6 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     sides::prepare(vec![
         Measure {
             column: column("send and receive", Unit::Nanoseconds),
-            what: "one process".into(),
             sample: Box::new(one_process),
         },
         Measure {
@@ -23,7 +22,6 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
                 more_is_better: true,
                 ..column("stream, two processes", Unit::KiloPerSecond)
             },
-            what: "stream".into(),
             sample: Box::new(|side, length| Ok(stream(side, length, options)? / 1e3)),
         },
     ])

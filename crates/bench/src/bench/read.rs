@@ -5,8 +5,6 @@
 //!   sections are free.
 //! - **get and drop**, one thread: read one pointer, check the node, let it go; for protected
 //!   references, hazard pointers and arc-swap this is the shortest use there is.
-//! - **announced lookup**, one thread, QSBR forms: a random one of the same keys, and a quiescent
-//!   state after each.
 //! - **lookup**: a random one of 4096 keys in 1024 chains, by 1 to 64 readers at once, while a
 //!   writer replaces 1000 nodes a second. CPU time per lookup. **by eights**: eight lookups share
 //!   a restartable section.
@@ -26,7 +24,7 @@ fn announces(kind: Kind) -> bool {
 }
 
 pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
-    let mut columns = ["empty section", "quiescent state", "get and drop", "announced lookup"]
+    let mut columns = ["empty section", "quiescent state", "get and drop"]
         .map(|title| column(title, Unit::Nanoseconds))
         .to_vec();
     let crowds = Crowds {
@@ -34,7 +32,6 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         first: columns.len(),
         work: Work::Lookups,
         table: || Table::hash(size_of::<Node>()),
-        parts: 1,
     };
     columns.extend(crowds.columns(options));
     let mut recorder = Recorder::new(columns);
@@ -70,14 +67,6 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         jobs.push(Job::figure(what, 1.0, (row, 2), move |length| {
             let table = Table::cell();
             reader_alone(kind, &table, length, |reader, n| reader.gets(n))
-        }));
-    }
-    for &(kind, row) in rows.iter().filter(|r| announces(r.0)) {
-        let what = format!("announced lookup, {}", kind.name());
-        jobs.push(Job::figure(what, 1.0, (row, 3), move |length| {
-            let table = Table::hash(size_of::<Node>());
-            let mut seed = 1;
-            reader_alone(kind, &table, length, |reader, n| reader.announced(&mut seed, n))
         }));
     }
     let crowds = crowds.jobs(options, rows.iter().copied().filter(|r| r.0 != Kind::ArcSwap));

@@ -11,10 +11,7 @@ use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::processes::{self, Shared};
 use crate::result::{Column, Unit};
-use crate::schedule::Job;
-use crate::subject::Class;
 use crate::sysv::{Object, Sysv};
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
@@ -22,11 +19,7 @@ pub fn prepare<'a>(options: &'a Options) -> Result<Prepared<'a>> {
     let rate =
         |title: String| Column { more_is_better: true, ..column(title, Unit::KiloPerSecond) };
     let mut measures = vec![];
-    let mut measure = |column, sample: Box<Sample<'a>>| {
-        let what = Column::clone(&column).title;
-        measures.push(Measure { column, what, sample });
-        measures.len() - 1
-    };
+    let mut measure = |column, sample: Box<Sample<'a>>| measures.push(Measure { column, sample });
     for (title, flags) in [("pair", 0), ("pair, SEM_UNDO", libc::SEM_UNDO)] {
         let sample = move |side, length| pairs_alone(side, flags, length);
         measure(column(title, Unit::Nanoseconds), Box::new(sample));
@@ -39,7 +32,6 @@ pub fn prepare<'a>(options: &'a Options) -> Result<Prepared<'a>> {
         let sample = move |side, length| mutex(side, n, length, options);
         measure(rate(format!("one mutex, {}", process_label(n))), Box::new(sample));
     }
-    let mut floors = vec![];
     let cpus = processes::cpus();
     let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
     for (title, pair) in
@@ -47,73 +39,13 @@ pub fn prepare<'a>(options: &'a Options) -> Result<Prepared<'a>> {
     {
         if pair == [first, first] || first != last {
             let sample = move |side, length| round_trips(side, pair, length, options);
-            let at = measure(column(title, Unit::Microseconds), Box::new(sample));
-            floors.push((title, at, pair));
+            measure(column(title, Unit::Microseconds), Box::new(sample));
         }
     }
     let mut prepared = sides::prepare(measures)?;
     let what = "K/s counts pairs of all processes together; a round trip is two wake-ups";
     prepared.notes.insert(0, what.into());
-    // A yardstick for the first column: it knows no sets, no ids and no adjustments.
-    let row = prepared.recorder.row("", "POSIX sem_t, no SEM_UNDO", Class::Other);
-    let job = Job::figure("pair, POSIX".into(), 1.0, (row, 0), posix_pairs);
-    prepared.jobs.insert(0, job);
-    // The least cost of two processes that sleep and wake each other.
-    let row = prepared.recorder.row("", "futex alone, no semaphore", Class::Other);
-    for (title, column, pair) in floors {
-        let what = format!("{title}, futex");
-        prepared.jobs.push(Job::figure(what, 1.0, (row, column), move |length| {
-            futex_round_trips(pair, length, options)
-        }));
-    }
     Ok(prepared)
-}
-
-/// Two processes that wake each other in turns, with nothing but a word for each.
-fn futex_round_trips(cpus: [usize; 2], length: Duration, options: &Options) -> Result<f64> {
-    // SAFETY: atomics only.
-    let words = unsafe { processes::Mapped::<[AtomicU32; 2]>::new() }?;
-    // SAFETY: mapped as long as `words` lives, which outlives the processes.
-    let words = unsafe { &*words.get() };
-    let wake = |word: &AtomicU32| {
-        word.store(1, SeqCst);
-        // SAFETY: the kernel only uses the address.
-        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
-    };
-    let work = |i: usize, shared: &Shared| {
-        processes::bind(cpus[i]);
-        if i == 0 {
-            wake(&words[1]);
-        }
-        loop {
-            while words[i].load(SeqCst) == 0 {
-                let none = std::ptr::null::<libc::timespec>();
-                // SAFETY: a word that outlives the call, and no time limit.
-                unsafe {
-                    libc::syscall(libc::SYS_futex, words[i].as_ptr(), libc::FUTEX_WAIT, 0, none)
-                };
-            }
-            words[i].store(0, SeqCst);
-            wake(&words[1 - i]);
-            if i == 0 {
-                shared.counts[0].add(1);
-            }
-        }
-    };
-    let rate = processes::rate(2, length, options, &work, &|_| Ok(()))?;
-    Ok(1e6 / rate)
-}
-
-/// `sem_post` and `sem_wait` of a semaphore that processes can share.
-fn posix_pairs(length: Duration) -> Result<f64> {
-    // SAFETY: zeros are a semaphore that is not in use, which `sem_init` then sets up.
-    let semaphore = unsafe { processes::Mapped::<libc::sem_t>::new() }?;
-    let at = semaphore.get();
-    // SAFETY: in memory that stays mapped until this returns.
-    unsafe { libc::sem_init(at, 1, 0) };
-    // SAFETY: set up above.
-    let pair = || unsafe { libc::sem_post(at) == 0 && libc::sem_wait(at) == 0 };
-    alone(length, |n| (0..n).filter(|_| !pair()).count() as u64)
 }
 
 fn pair(set: &Object, flags: i32) -> bool {

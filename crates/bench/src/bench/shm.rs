@@ -14,26 +14,19 @@ use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 
-pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
-    let measure = |title: &str, unit, sample: Box<Sample<'static>>| Measure {
+pub fn prepare<'a>(options: &'a Options) -> Result<Prepared<'a>> {
+    let measure = |title: &str, unit, sample: Box<Sample<'a>>| Measure {
         column: column(title, unit),
-        what: title.into(),
         sample,
     };
+    let whole = move |side, length| Ok(written(side, length, options)?.0 / 1e3);
+    let first = move |side, length| Ok(written(side, length, options)?.1);
     let mut prepared = sides::prepare(vec![
         measure("life, one page untouched", Unit::Microseconds, Box::new(life)),
         measure("attach and detach", Unit::Microseconds, Box::new(attach)),
         measure("fork and wait, attached", Unit::Microseconds, Box::new(fork)),
-        Measure {
-            column: column("life, 1 MiB written", Unit::Microseconds),
-            what: "life, 1 MiB written".into(),
-            sample: Box::new(|side, length| Ok(written(side, length, options)?.0 / 1e3)),
-        },
-        Measure {
-            column: column("first write to a page", Unit::Nanoseconds),
-            what: "first writes".into(),
-            sample: Box::new(|side, length| Ok(written(side, length, options)?.1)),
-        },
+        measure("life, 1 MiB written", Unit::Microseconds, Box::new(whole)),
+        measure("first write to a page", Unit::Nanoseconds, Box::new(first)),
     ])?;
     let what = "a life: made, attached, detached and removed";
     prepared.notes.insert(0, what.into());

@@ -13,8 +13,6 @@ use std::time::Duration;
 /// A column, and how one of its figures is taken.
 pub struct Measure<'a> {
     pub column: Column,
-    /// Progress, for the user.
-    pub what: String,
     pub sample: Box<Sample<'a>>,
 }
 
@@ -28,12 +26,12 @@ pub fn prepare(measures: Vec<Measure<'_>>) -> Result<Prepared<'_>> {
     let row = |(side, class): (Sysv, _)| (side, recorder.row("", side.name(), class));
     let rows: Vec<_> = sides.into_iter().map(row).collect();
     let mut jobs = vec![];
-    for (column, Measure { what, sample, .. }) in measures.into_iter().enumerate() {
+    for (at, Measure { column, sample }) in measures.into_iter().enumerate() {
         let sample: Rc<Sample> = sample.into();
         for &(side, row) in &rows {
             let (stage, sample) = (stage.clone(), sample.clone());
-            let what = format!("{what}, {}", side.name());
-            jobs.push(Job::figure(what, 1.0, (row, column), move |length| {
+            let what = format!("{}, {}", column.title, side.name());
+            jobs.push(Job::figure(what, 1.0, (row, at), move |length| {
                 let _stays = &stage;
                 sample(side, length)
             }));

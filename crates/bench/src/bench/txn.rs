@@ -47,7 +47,6 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
                 ns => format!("{count}, {} us of queries", ns / 1000),
             };
             measures.push(Measure {
-                what: title.clone(),
                 column: Column { more_is_better: true, ..column(title, Unit::KiloPerSecond) },
                 sample: Box::new(move |side, length| {
                     Ok(transactions(side, clients, query, length, options)? / 1e3)

@@ -5,7 +5,7 @@
 use super::{Peer, Reader, Writer, repeat};
 use crate::error::Result;
 use crate::table::{Table, value_of};
-use arc_swap::{ArcSwap, Cache};
+use arc_swap::ArcSwap;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,32 +44,6 @@ impl Peer for Swapped {
 
     fn writer<'a>(&'a self, _: &'a Table) -> Box<dyn Writer + 'a> {
         Box::new(Loading(&self.0))
-    }
-}
-
-/// Reads through a cache of each reader, which keeps the value that it saw last alive until it
-/// looks again.
-#[derive(Default)]
-pub struct Cached(Swapped);
-
-impl Peer for Cached {
-    fn reader<'a>(&'a self, _: &'a Table) -> Box<dyn Reader + 'a> {
-        Box::new(Caching(Cache::new(&self.0.0)))
-    }
-
-    fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
-        self.0.writer(table)
-    }
-}
-
-struct Caching<'a>(Cache<&'a ArcSwap<Entry>, Arc<Entry>>);
-
-impl Reader for Caching<'_> {
-    fn gets(&mut self, n: u64) -> u64 {
-        repeat(n, || {
-            let entry = black_box(self.0.load());
-            entry.value != value_of(entry.key)
-        })
     }
 }
 

@@ -11,9 +11,7 @@ type Seeded = unsafe extern "C" fn(*const Chains, *mut u64, u64) -> u64;
 pub struct Loops {
     empty: Option<unsafe extern "C" fn(u64)>,
     lookups: Option<Seeded>,
-    announced: Option<Seeded>,
     gets: Option<unsafe extern "C" fn(*const Chains, u64) -> u64>,
-    walks: Option<unsafe extern "C" fn(*const Chains, u64, u64) -> u64>,
 }
 
 /// A reader by those loops. `T` is what the calling thread needs for them.
@@ -40,18 +38,8 @@ impl<T> Reader for InC<'_, T> {
         self.0.lookups.map_or(n, |f| unsafe { f(self.1.chains(), seed, n) })
     }
 
-    fn announced(&mut self, seed: &mut u64, n: u64) -> u64 {
-        // SAFETY: as above.
-        self.0.announced.map_or(n, |f| unsafe { f(self.1.chains(), seed, n) })
-    }
-
     fn gets(&mut self, n: u64) -> u64 {
         // SAFETY: as above.
         self.0.gets.map_or(n, |f| unsafe { f(self.1.chains(), n) })
-    }
-
-    fn walks(&mut self, n: u64) -> u64 {
-        // SAFETY: as above.
-        self.0.walks.map_or(n, |f| unsafe { f(self.1.chains(), self.1.sum(), n) })
     }
 }

@@ -67,10 +67,6 @@ fn hand_over_hand(
 }
 
 impl Reader for Hands<'_> {
-    fn empty(&mut self, n: u64) {
-        self.gets(n);
-    }
-
     fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
         let Hands(table, hands) = self;
         lookups(table, seed, n, |head, key| {
@@ -94,22 +90,6 @@ impl Reader for Hands<'_> {
                 .is_none_or(|node: &Node| node.value != value_of(node.key));
             hand.reset_protection();
             wrong
-        })
-    }
-
-    fn walks(&mut self, n: u64) -> u64 {
-        let Hands(table, hands) = self;
-        let (head, sum) = (table.head(0), table.sum());
-        repeat(n, || {
-            let mut seen;
-            while {
-                seen = 0u64;
-                !hand_over_hand(hands, head, |node| {
-                    seen = seen.wrapping_add(node.value);
-                    false
-                })
-            } {}
-            seen != sum
         })
     }
 }

@@ -8,12 +8,10 @@
 mod arc_swap;
 mod brcu;
 mod c;
-mod cell;
 mod epoch;
 pub mod floor;
 mod haphazard;
 mod headers;
-mod list;
 mod map;
 pub mod reprieve;
 mod rwlock;
@@ -49,16 +47,8 @@ pub trait Reader {
     fn lookups(&mut self, _seed: &mut u64, n: u64) -> u64 {
         n
     }
-    /// Lookups of random keys, each followed by a quiescent state. QSBR forms only.
-    fn announced(&mut self, _seed: &mut u64, n: u64) -> u64 {
-        n
-    }
     /// Reads of the first node.
     fn gets(&mut self, n: u64) -> u64 {
-        n
-    }
-    /// Walks along the first chain.
-    fn walks(&mut self, n: u64) -> u64 {
         n
     }
 }
@@ -124,11 +114,6 @@ pub fn make(kind: Kind) -> Box<dyn Peer> {
         Kind::SeizeFlushed => Box::new(seize::Seize::flushed()),
         Kind::Haphazard => Box::new(haphazard::Haphazard),
         Kind::ArcSwap => Box::<arc_swap::Swapped>::default(),
-        Kind::ArcSwapCache => Box::<arc_swap::Cached>::default(),
-        Kind::Cell(Side::Copied) => Box::<cell::Celled<cell::Copied, 0>>::default(),
-        Kind::Cell(Side::Protected) => Box::<cell::Celled<cell::Protected, 6>>::default(),
-        Kind::Cell(Side::Plain) => Box::<cell::Celled<cell::Sections<Plainly>, 6>>::default(),
-        Kind::Cell(Side::Qsbr) => Box::<cell::Celled<cell::Sections<Online>, 6>>::default(),
         Kind::Map(Side::Copied) => Box::<map::Mapped<map::Own, map::Copied>>::default(),
         Kind::Map(Side::Protected) => Box::<map::Mapped<map::Own, map::Protected>>::default(),
         Kind::Map(Side::Plain) => Box::<map::Mapped<map::Own, map::Sections<Plainly>>>::default(),
@@ -148,12 +133,9 @@ pub fn make(kind: Kind) -> Box<dyn Peer> {
         Kind::SkipMap => {
             Box::<map::Mapped<crossbeam_skiplist::SkipMap<_, _>, map::Usual>>::default()
         }
-        Kind::List(Side::Qsbr) => Box::<list::Owned<Online>>::default(),
-        Kind::List(_) => Box::<list::Owned<Plainly>>::default(),
         #[cfg(not(urcu))]
         Kind::Lfht(_) => unreachable!("as above"),
-        Kind::StdRwLock => Box::<rwlock::Locked<std::sync::RwLock<()>>>::default(),
-        Kind::ParkingLot => Box::<rwlock::Locked<parking_lot::RwLock<()>>>::default(),
+        Kind::StdRwLock => Box::<rwlock::Locked>::default(),
     }
 }
 
@@ -218,22 +200,6 @@ unsafe fn find(
         node = load(&here.next);
     }
     0
-}
-
-/// The sum of the values of a chain.
-///
-/// # Safety
-/// As [`find`].
-#[inline(always)]
-unsafe fn walk(head: &AtomicPtr<Node>, load: impl Fn(&AtomicPtr<Node>) -> *mut Node) -> u64 {
-    let mut sum = 0;
-    let mut node = load(head);
-    // SAFETY: the caller's promise.
-    while let Some(here) = unsafe { node.as_ref() } {
-        sum += here.value;
-        node = load(&here.next);
-    }
-    sum
 }
 
 /// Whether the first node is wrong.

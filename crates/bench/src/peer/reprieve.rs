@@ -128,26 +128,6 @@ unsafe impl Lookup for FirstValue<'_> {
     }
 }
 
-/// The sum of a chain's values.
-struct Sum<'a>(&'a AtomicPtr<Node>);
-// SAFETY: as above; the sum wraps.
-unsafe impl Lookup for Sum<'_> {
-    type Output = u64;
-    #[inline(always)]
-    unsafe fn run(&self, section: &Section) -> u64 {
-        let mut sum = 0u64;
-        let mut node = section.load(self.0);
-        while !node.is_null() {
-            // SAFETY: alive in this section.
-            unsafe {
-                sum = sum.wrapping_add(section.read(&raw const (*node).value));
-                node = section.load(&(*node).next);
-            }
-        }
-        sum
-    }
-}
-
 struct Restarter<'a>(&'a Table);
 
 // SAFETY for all lookups below: nodes of a table are freed through the default domain, by
@@ -169,12 +149,6 @@ impl Reader for Restarter<'_> {
         let head = self.0.head(0);
         // SAFETY: see above.
         repeat(n, || unsafe { reprieve::lookup(&FirstValue(head)) == 0 })
-    }
-
-    fn walks(&mut self, n: u64) -> u64 {
-        let (head, sum) = (self.0.head(0), self.0.sum());
-        // SAFETY: see above.
-        repeat(n, || unsafe { reprieve::lookup(&Sum(head)) } != sum)
     }
 }
 
@@ -205,10 +179,6 @@ impl Reader for Eights<'_> {
 struct Protector<'a>(&'a Table);
 
 impl Reader for Protector<'_> {
-    fn empty(&mut self, n: u64) {
-        self.gets(n);
-    }
-
     fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
         lookups(self.0, seed, n, |head, key| {
             // SAFETY: see above; nodes are retired with the address that is protected.
@@ -224,11 +194,6 @@ impl Reader for Protector<'_> {
             let node = black_box(unsafe { reprieve::protect(&First(head)) });
             node.is_none_or(|node| node.value != value_of(node.key))
         })
-    }
-
-    fn walks(&mut self, n: u64) -> u64 {
-        // A walk protects no node; it is a lookup.
-        Restarter(self.0).walks(n)
     }
 }
 

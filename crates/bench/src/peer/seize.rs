@@ -16,8 +16,6 @@ use std::time::Duration;
 pub struct Seize {
     collector: Collector,
     readers: AtomicU64,
-    /// At a time: readers may come and go.
-    most: AtomicU64,
 }
 
 impl Seize {
@@ -25,19 +23,14 @@ impl Seize {
     /// many nodes as there are threads, and the rest waits for more nodes to come, which is no
     /// grace period.
     pub fn flushed() -> Seize {
-        Seize {
-            collector: Collector::new().batch_size(1024),
-            readers: AtomicU64::new(0),
-            most: AtomicU64::new(0),
-        }
+        Seize { collector: Collector::new().batch_size(1024), readers: AtomicU64::new(0) }
     }
 }
 
 impl Peer for Seize {
     fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
-        let now = self.readers.fetch_add(1, Relaxed) + 1;
-        self.most.fetch_max(now, Relaxed);
-        Box::new(InSections(table, Entering(self)))
+        self.readers.fetch_add(1, Relaxed);
+        Box::new(InSections(table, Entering(&self.collector)))
     }
 
     fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
@@ -45,13 +38,7 @@ impl Peer for Seize {
     }
 }
 
-struct Entering<'a>(&'a Seize);
-
-impl Drop for Entering<'_> {
-    fn drop(&mut self) {
-        self.0.readers.fetch_sub(1, Relaxed);
-    }
-}
+struct Entering<'a>(&'a Collector);
 
 // SAFETY: nodes are freed through the collector.
 unsafe impl Sections for Entering<'_> {
@@ -62,7 +49,7 @@ unsafe impl Sections for Entering<'_> {
 
     #[inline(always)]
     fn enter(&self) -> LocalGuard<'_> {
-        self.0.collector.enter()
+        self.0.enter()
     }
 
     #[inline(always)]
@@ -95,7 +82,7 @@ impl Writer for Retiring<'_> {
     fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
         let ledger = self.table.ledger();
         ledger.stamp_frees();
-        let batch = self.peer.most.load(Relaxed) + 2;
+        let batch = self.peer.readers.load(Relaxed) + 2;
         let frees = ledger.freed() + ledger.garbage() + batch;
         self.replace(key);
         for _ in 1..batch {

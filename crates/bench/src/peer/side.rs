@@ -2,7 +2,7 @@
 //! Read sides by sections: the readers of the benchmark's own nodes, and what they differ in. And
 //! those whose guards this project's structures take: plain sections and QSBR.
 
-use super::{Reader, find, lookups, repeat, walk, wrong};
+use super::{Reader, find, lookups, repeat, wrong};
 use crate::table::{Node, Table};
 use reprieve::{Domain, Guard, Qsbr, QsbrGuard, ReadSide};
 use std::sync::atomic::AtomicPtr;
@@ -49,34 +49,12 @@ impl<S: Sections> Reader for InSections<'_, S> {
         bad
     }
 
-    fn announced(&mut self, seed: &mut u64, n: u64) -> u64 {
-        lookups(self.0, seed, n, |head, key| {
-            let section = self.1.enter();
-            // SAFETY: see above.
-            let value = unsafe { find(head, key, |p| S::load(&section, p)) };
-            drop(section);
-            self.1.empty();
-            value
-        })
-    }
-
     fn gets(&mut self, n: u64) -> u64 {
         let head = self.0.head(0);
         let bad = repeat(n, || {
             let section = self.1.enter();
             // SAFETY: see above.
             unsafe { wrong(head, |p| S::load(&section, p)) }
-        });
-        self.1.after();
-        bad
-    }
-
-    fn walks(&mut self, n: u64) -> u64 {
-        let (head, sum) = (self.0.head(0), self.0.sum());
-        let bad = repeat(n, || {
-            let section = self.1.enter();
-            // SAFETY: see above.
-            unsafe { walk(head, |p| S::load(&section, p)) != sum }
         });
         self.1.after();
         bad

@@ -36,7 +36,6 @@ unsafe extern "C" {
     safe static reprieve_bench_memb_functions: Functions;
     safe static reprieve_bench_mb_functions: Functions;
     safe static reprieve_bench_qsbr_functions: Functions;
-    safe static reprieve_bench_bp_functions: Functions;
 }
 
 impl Flavor {
@@ -46,7 +45,6 @@ impl Flavor {
             Flavor::Memb => &reprieve_bench_memb_functions,
             Flavor::Mb => &reprieve_bench_mb_functions,
             Flavor::Qsbr => &reprieve_bench_qsbr_functions,
-            Flavor::Bp => &reprieve_bench_bp_functions,
         }
     }
 }

@@ -43,9 +43,9 @@ fn any(_: &str) -> bool {
     true
 }
 
-/// Peers whose readers keep nothing alive between two reads. (QSBR and arc-swap's cache do.)
+/// Peers whose readers keep nothing alive between two reads. (QSBR does.)
 fn leaving(subject: &str) -> bool {
-    !subject.starts_with("urcu qsbr") && subject != "arc-swap, cached"
+    !subject.starts_with("urcu qsbr")
 }
 
 /// Peers whose references may be held for any time without holding up a grace period.
@@ -148,29 +148,13 @@ static UPDATES: [Measure; 6] = [
         .goals(&[Goal::Times(2.0, Of::Best)]),
 ];
 
-const CELL: Measure = Measure::of(Bench::Cell).beside(leaving);
-/// The crate that programs take for one pointer.
-const SWAPPED: Goal = Goal::Times(0.5, Of::Peer("arc-swap"));
-const LIST: Measure = Measure::of(Bench::List).group("walks").beside(leaving);
 const MAP: Measure = Measure::of(Bench::Map).group("maps").beside(leaving);
 /// The peer that takes no locks: docs/bench.md.
 const PAPAYA: Of = Of::Peer("papaya");
 const UPDATE: Goal = Goal::Times(1.2, PAPAYA);
 const DCACHE: Measure = Measure::of(Bench::Dcache);
 
-static STRUCTURES: [Measure; 18] = [
-    CELL.line("Cell load, copied", "load", "Cell, copied").goals(&[SWAPPED]),
-    CELL.line("Cell load, copied, {}", "load, ", "Cell, copied").goals(&[SWAPPED]),
-    CELL.line("Cell load, protected", "load", "Cell, protected")
-        .beside(references)
-        .goals(&[SWAPPED]),
-    CELL.line("Cell load, protected, {}", "load, ", "Cell, protected")
-        .beside(references)
-        .goals(&[SWAPPED]),
-    CELL.line("Cell load, plain", "load", "Cell, plain").goals(&[Goal::Times(1.0, MEMB)]),
-    CELL.line("Cell load, QSBR", "load", "Cell, QSBR").beside(any).goals(&[Goal::Times(1.0, QSBR)]),
-    LIST.line("List, per node", "per node", "List, plain"),
-    LIST.line("chain, per node", "per node", "restartable"),
+static STRUCTURES: [Measure; 10] = [
     MAP.line("Map lookup, copied", "lookup", "Map, copied"),
     MAP.line("Map lookup, protected", "lookup", "Map, protected"),
     MAP.line("Map lookup, plain", "lookup", "Map, plain"),

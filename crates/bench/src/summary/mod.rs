@@ -120,7 +120,7 @@ fn summarize(benches: Vec<Outcome>) -> Summary {
     let missing: Vec<_> = Bench::ALL.into_iter().filter(|b| !ran(b)).map(Bench::name).collect();
     let mut notes = vec![
         "ratio: Reprieve's figure by the best peer's, and the smallest..largest of the rounds; below 1 is better, of updates and callbacks per second above 1".into(),
-        "best peer: of those that ran and do the same. Sections and hash lookups: all. Protected references: haphazard and arc-swap. Structures: all but QSBR forms and arc-swap's cache, whose readers keep what they saw until they say otherwise; QSBR forms: all".into(),
+        "best peer: of those that ran and do the same. Sections and hash lookups: all. Protected references: haphazard and arc-swap. Structures: all but QSBR forms, whose readers keep what they saw until they say otherwise; QSBR forms: all".into(),
         "grace period: beside peers that have grace periods; haphazard and locks are in the table of bench grace".into(),
     ];
     if !missing.is_empty() {
@@ -217,10 +217,7 @@ mod tests {
             length: Duration::from_secs(1),
             rounds: 1,
             readers: bench.default_readers().into(),
-            churn: false,
             neighbours: Neighbour::ALL.into(),
-            lengths: vec![],
-            hogs: vec![],
             cancel: Default::default(),
         };
         let outcome = |bench| bench::invented(bench, &options(bench), figure);

@@ -136,9 +136,6 @@ struct reprieve_mutex {
 struct reprieve_spin_lock {
 	uint64_t opaque[6];
 };
-struct reprieve_fair_lock {
-	uint64_t opaque[7];
-};
 struct reprieve_rw_lock {
 	uint64_t opaque[3];
 };
@@ -150,7 +147,6 @@ struct reprieve_rw_semaphore {
 /* clang-format off */
 #define REPRIEVE_MUTEX_INIT {{0}}
 #define REPRIEVE_SPIN_LOCK_INIT {{0}}
-#define REPRIEVE_FAIR_LOCK_INIT {{0}}
 #define REPRIEVE_RW_LOCK_INIT {{0}}
 #define REPRIEVE_RW_SEMAPHORE_INIT {{0}}
 /* clang-format on */
@@ -162,10 +158,6 @@ void reprieve_mutex_unlock(struct reprieve_mutex *mutex);
 void reprieve_spin_lock(struct reprieve_spin_lock *lock);
 int reprieve_spin_trylock(struct reprieve_spin_lock *lock);
 void reprieve_spin_unlock(struct reprieve_spin_lock *lock);
-
-void reprieve_fair_lock(struct reprieve_fair_lock *lock);
-int reprieve_fair_trylock(struct reprieve_fair_lock *lock);
-void reprieve_fair_unlock(struct reprieve_fair_lock *lock);
 
 void reprieve_rw_read_lock(struct reprieve_rw_lock *lock);
 int reprieve_rw_read_trylock(struct reprieve_rw_lock *lock);

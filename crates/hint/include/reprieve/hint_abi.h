@@ -26,10 +26,9 @@
  * non_preemptable, preemptable: how deep the thread is nested in either kind of critical section.
  * generation: changes when another thread takes over the line. cpu: where the thread was when it
  * last took a lock or waited for one, or (1 << 32) - 1. waited: CLOCK_MONOTONIC in ns when it last
- * looked at a lock that it waits for. nodes: the locks' own. slot: in a guest whose host offers a
- * region (hint_region.h), the address of the thread's slot there, which has copies of the counts;
- * else 0. slice: where it asks the kernel for a longer time slice (slice_ctrl of its rseq area), or
- * 0.
+ * looked at a lock that it waits for. slot: in a guest whose host offers a region (hint_region.h),
+ * the address of the thread's slot there, which has copies of the counts; else 0. slice: where it
+ * asks the kernel for a longer time slice (slice_ctrl of its rseq area), or 0.
  */
 struct reprieve_hint_line {
 	REPRIEVE_HINT_U32 non_preemptable;
@@ -37,7 +36,7 @@ struct reprieve_hint_line {
 	REPRIEVE_HINT_U32 generation;
 	REPRIEVE_HINT_U32 cpu;
 	REPRIEVE_HINT_U32 thread;
-	REPRIEVE_HINT_U32 nodes;
+	REPRIEVE_HINT_U32 unused;
 	REPRIEVE_HINT_U64 waited;
 	REPRIEVE_HINT_U64 slot;
 	REPRIEVE_HINT_U64 slice;

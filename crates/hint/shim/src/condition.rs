@@ -9,7 +9,7 @@ use crate::mutex::{pthread_mutex_lock, pthread_mutex_unlock};
 use crate::next::{next, replaces};
 use crate::{layout, time};
 use libc::{
-    EINVAL, EPERM, ETIMEDOUT, c_int, c_long, c_uint, c_void, clockid_t, pthread_cond_t,
+    EINVAL, ETIMEDOUT, c_int, c_long, c_uint, c_void, clockid_t, pthread_cond_t,
     pthread_condattr_t, pthread_mutex_t, timespec,
 };
 use reprieve_hint::abi::{self, Condition};
@@ -139,21 +139,18 @@ unsafe fn wait_here(
 }
 
 /// # Safety
-/// The caller holds the mutex, unless that is of a kind that finds out; the time is valid. The
-/// condition may be gone when the thread has left it.
+/// The caller holds the mutex; the time is valid. The condition may be gone when the thread has
+/// left it.
 unsafe fn wait(condition: *const Condition, mutex: Mutex, end: Option<(clockid_t, End)>) -> c_int {
     // SAFETY: the caller's promise.
     let end = match end.map(|(clock, end)| unsafe { time::CONDITIONS.until(clock, end) }) {
         Some(None) => return EINVAL,
         end => end.flatten(),
     };
-    // Without the mutex the thread must not enter.
-    if !layout::mutex(mutex) && layout::refuses(mutex) {
-        return EPERM;
-    }
     // SAFETY: the caller's promise. The mutex may be one of the C library's.
     let (entered, unlocked) = unsafe { ((*condition).enter(), pthread_mutex_unlock(mutex)) };
     if unlocked != 0 {
+        // One of the C library's, which finds out that the caller does not hold it.
         // SAFETY: entered above.
         unsafe { Condition::leave(condition) };
         return unlocked;

@@ -11,8 +11,6 @@ use reprieve_hint::abi::Prefer;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Offsets in glibc's structures on x86-64, since 2.25. Ours lie before them.
-const MUTEX_LOCK: usize = 0;
-const MUTEX_OWNER: usize = 8;
 const MUTEX_KIND: usize = 16;
 const LOCK_SHARED: usize = 28;
 const LOCK_FLAGS: usize = 48;
@@ -21,17 +19,9 @@ const COND_FLAGS: [u32; 2] = [28, 36];
 const COND_SHARED: u32 = 1;
 const COND_MONOTONIC: u32 = 2;
 
-/// `PTHREAD_RWLOCK_PREFER_READER_NP`, the default.
-const READERS: u32 = 0;
 /// `PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP`.
 const WRITERS: u32 = 2;
-const RECURSIVE: u32 = 1;
-const ERROR_CHECK: u32 = 2;
 const ADAPTIVE: u32 = 3;
-const ANY_TYPE: u32 = 3;
-const ROBUST: u32 = 16;
-/// The holder's number in a robust mutex's word.
-const HOLDER: u32 = 0x3fff_ffff;
 /// Bits that only say how the C library may speed its own locking up.
 const ELISION: u32 = 0x300;
 
@@ -86,35 +76,14 @@ pub fn mutex(mutex: *const pthread_mutex_t) -> bool {
     (kind == 0 || kind == ADAPTIVE) && known()
 }
 
-/// Whether a mutex of the C library's finds out that the calling thread does not hold it, and so
-/// will not be released.
-pub fn refuses(mutex: *const pthread_mutex_t) -> bool {
-    // SAFETY: within the mutex, of which the caller has a valid pointer; others write the word.
-    let now = |offset: usize| unsafe {
-        let word = mutex.cast_mut().cast::<u8>().add(offset).cast::<u32>();
-        AtomicU32::from_ptr(word).load(Ordering::Relaxed)
-    };
-    let kind = word(mutex.cast(), MUTEX_KIND);
-    let holder = if kind & ROBUST != 0 {
-        now(MUTEX_LOCK) & HOLDER
-    } else if matches!(kind & ANY_TYPE, RECURSIVE | ERROR_CHECK) {
-        now(MUTEX_OWNER)
-    } else {
-        return false;
-    };
-    // SAFETY: no preconditions.
-    holder != unsafe { libc::gettid() } as u32
-}
-
-/// Whether the lock is ours, and who goes first. With `PTHREAD_RWLOCK_PREFER_WRITER_NP`, readers
-/// join readers in spite of writers that wait, as in the C library.
+/// Whether the lock is ours, and who goes first. With `PTHREAD_RWLOCK_PREFER_WRITER_NP`, which may
+/// read recursively, readers do.
 #[inline]
 pub fn read_write(lock: *const pthread_rwlock_t) -> Option<Prefer> {
     let shared = word(lock.cast(), LOCK_SHARED) != 0;
     (!shared && known()).then(|| match word(lock.cast(), LOCK_FLAGS) {
         WRITERS => Prefer::Writers,
-        READERS => Prefer::Readers,
-        _ => Prefer::WritersNext,
+        _ => Prefer::Readers,
     })
 }
 
@@ -183,24 +152,8 @@ fn find_out() -> Option<u32> {
     ];
     let right = kind(libc::pthread_mutexattr_setpshared, libc::PTHREAD_PROCESS_PRIVATE) == 0
         && others.into_iter().all(|(set, value)| ![0, ADAPTIVE].contains(&kind(set, value)))
-        && [others[0], others[1], others[3]]
-            .into_iter()
-            .all(|(set, value)| names_holder(set, value))
         && locks();
     COND_FLAGS.into_iter().find(|&flags| right && conditions(flags as usize))
-}
-
-/// Whether a mutex with that attribute, which is not ours, names its holder where we take it to.
-fn names_holder(set: Set, value: c_int) -> bool {
-    let mut mutex = mutex_with(set, value);
-    // SAFETY: made above, and nobody else has it.
-    unsafe {
-        let free = refuses(&mutex);
-        libc::pthread_mutex_lock(&mut mutex);
-        let held = !refuses(&mutex);
-        libc::pthread_mutex_unlock(&mut mutex);
-        free && held && refuses(&mutex)
-    }
 }
 
 fn locks() -> bool {

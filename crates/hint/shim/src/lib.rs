@@ -6,8 +6,7 @@
 //!   process-shared and priority mutexes stay the C library's: its `kind` field says which they
 //!   are, and is left as it is (`mutex`).
 //! - **Reader-writer locks** that are not process-shared. Readers go first, as with the C library,
-//!   unless the lock was made to prefer writers without recursion. A lock that was made to prefer
-//!   writers has a writer's release wake a writer first.
+//!   unless the lock was made to prefer writers without recursion.
 //! - **Condition variables**, because the C library's know the inside of its mutexes: those that
 //!   are not process-shared become a count of signals that threads sleep on (`lock/condition.rs`).
 //!   With a process-shared one and a mutex of ours, threads look once a millisecond.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How much programs do with the shim and without, in turns: servers as Debian packages them under
-//! load, a queue in C++, and pairs of lock and unlock. `--nocapture` shows the ratios.
+//! How much servers as Debian packages them do under load with the shim and without, in turns.
+//! `--nocapture` shows the ratios.
 //!
 //! `cargo test -p reprieve-shim --test servers -- --ignored --nocapture`
 
 mod common;
 
-use common::{compile, run, scratch, shim};
+use common::{run, shim};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -115,26 +115,6 @@ fn memcached() {
         let operations: u64 = clients.into_iter().map(|client| client.join().unwrap()).sum();
         operations as f64 / begun.elapsed().as_secs_f64()
     });
-}
-
-fn printed(command: &mut Command) -> f64 {
-    run(command).trim().parse().unwrap()
-}
-
-#[test]
-#[ignore = "long, and loads the machine: make test-lab"]
-fn a_queue_in_cpp() {
-    let program = scratch().join("shim-queue");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/queue.cpp");
-    run(Command::new("g++").args(["-O2", "-pthread", "-o"]).arg(&program).arg(source));
-    compare("a queue in C++", program.to_str().unwrap(), printed);
-}
-
-#[test]
-#[ignore = "long, and loads the machine: make test-lab"]
-fn pairs_of_lock_and_unlock() {
-    let program = compile("pairs", "pairs", &[]);
-    compare("pairs of lock and unlock, by CPU time", program.to_str().unwrap(), printed);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The locks as users meet them: `lock_api`'s types over the raw locks.
 
-use super::{Sleeps, Spins, fair::RawFairLock, mutex::RawMutex, rw::RawRwLock};
+use super::{Sleeps, Spins, mutex::RawMutex, rw::RawRwLock};
 
 /// A mutex. Whoever comes may take a free lock; nobody is overtaken for long.
 pub type Mutex<T> = lock_api::Mutex<RawMutex<Sleeps>, T>;
@@ -12,11 +12,6 @@ pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawMutex<Sleeps>, T>;
 pub type SpinLock<T> = lock_api::Mutex<RawMutex<Spins>, T>;
 /// See [`SpinLock`].
 pub type SpinLockGuard<'a, T> = lock_api::MutexGuard<'a, RawMutex<Spins>, T>;
-
-/// A queue-based spin lock: first come, first served among those who run.
-pub type FairLock<T> = lock_api::Mutex<RawFairLock<Spins>, T>;
-/// See [`FairLock`].
-pub type FairLockGuard<'a, T> = lock_api::MutexGuard<'a, RawFairLock<Spins>, T>;
 
 /// A reader-writer lock for short sections, marked as non-preemptable. Writers go first.
 pub type RwLock<T> = lock_api::RwLock<RawRwLock<Spins>, T>;

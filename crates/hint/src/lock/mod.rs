@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The locks. [`mutex`] is the spin lock and the mutex, [`fair`] the queue-based lock, [`rw`] the
-//! reader-writer lock and semaphore, [`condition`] the shim's condition variable;
-//! [`api`](self::api) gives the locks the interface of `lock_api`.
+//! The locks. [`mutex`] is the spin lock and the mutex, [`rw`] the reader-writer lock and
+//! semaphore, [`condition`] the shim's condition variable; [`api`](self::api) gives the locks the
+//! interface of `lock_api`.
 //!
 //! Each module opens with its protocol and why nobody sleeps for ever; `model/` checks that with
 //! loom, and that broken forms of it are caught.
 
 pub(crate) mod condition;
-pub(crate) mod fair;
 pub(crate) mod mutex;
 pub(crate) mod rw;
 pub(crate) mod stamped;
@@ -17,9 +16,8 @@ pub(crate) mod word;
 pub(crate) mod api;
 #[cfg(not(loom))]
 mod mark;
-pub(crate) mod node;
 #[cfg(not(loom))]
 pub(crate) mod posix;
 
 #[cfg(not(loom))]
-pub use mark::{Mark, Sleeps, Spins, Unmarked};
+pub use mark::{Mark, Sleeps, Spins};

@@ -26,8 +26,7 @@
 //! - one writer, or all readers if no writer sleeps. That writer carries both bits: other writers
 //!   may sleep, and readers;
 //! - with [`Prefer::Readers`], all readers, or one writer if no reader sleeps. Those readers carry
-//!   the writers' bit, and so does that writer;
-//! - with [`Prefer::WritersNext`], one writer and all readers, who all carry the writers' bit.
+//!   the writers' bit, and so does that writer.
 //!
 //! Readers compare `state` as they fall asleep. Writers compare `writers`, which has to change
 //! before the lock is free. So a release first clears the writers' bit, then adds to `writers`, and
@@ -37,8 +36,8 @@
 //! carries the bit.
 //!
 //! # Readers first
-//! > **Invariant.** With [`Prefer::Readers`] and [`Prefer::WritersNext`], no reader sleeps while
-//! > others read, but one that is about to be woken.
+//! > **Invariant.** With [`Prefer::Readers`], no reader sleeps while others read, but one that is
+//! > about to be woken.
 //!
 //! For a reader that has the lock may wait for one that has not. Readers set their bit only while a
 //! writer holds the lock, nobody carries it, and that writer's release wakes all of them.
@@ -91,8 +90,6 @@ pub enum Prefer {
     Writers,
     /// A reader may enter again while it reads, whoever waits.
     Readers,
-    /// The same, but a writer's release wakes a writer as well, and first.
-    WritersNext,
 }
 
 impl Prefer {
@@ -106,7 +103,7 @@ impl Prefer {
         match self {
             // The reader was woken because no writer slept.
             Prefer::Writers => 0,
-            _ => broken!(WritersForgotten, 0, WRITERS_SLEEP),
+            Prefer::Readers => broken!(WritersForgotten, 0, WRITERS_SLEEP),
         }
     }
 
@@ -115,7 +112,7 @@ impl Prefer {
         let bits = match self {
             Prefer::Writers => broken!(ReadersForgotten, 0, READERS_SLEEP) | WRITERS_SLEEP,
             // All readers were woken before, or with it.
-            _ => WRITERS_SLEEP,
+            Prefer::Readers => WRITERS_SLEEP,
         };
         broken!(WriterForgetsOthers, bits & !WRITERS_SLEEP, bits)
     }
@@ -459,7 +456,6 @@ impl Core {
             match prefer {
                 Prefer::Writers => wake_writer() || wake_readers(),
                 Prefer::Readers => wake_readers() || wake_writer(),
-                Prefer::WritersNext => wake_writer() | wake_readers(),
             };
         }
     }

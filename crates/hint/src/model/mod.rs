@@ -17,8 +17,6 @@
 #[cfg(test)]
 mod condition;
 #[cfg(test)]
-mod fair;
-#[cfg(test)]
 mod mutex;
 #[cfg(test)]
 mod rw;

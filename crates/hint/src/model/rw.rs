@@ -97,16 +97,6 @@ fn a_reader_that_is_preferred_and_two_writers() {
     check_sleepers(1, || preferring(Prefer::Readers, &[true, false, false]));
 }
 
-#[test]
-fn a_reader_and_two_writers_that_are_next() {
-    check_sleepers(1, || preferring(Prefer::WritersNext, &[true, false, false]));
-}
-
-#[test]
-fn two_readers_and_a_writer_that_is_next() {
-    check_sleepers(1, || preferring(Prefer::WritersNext, &[true, true, false]));
-}
-
 /// Whoever has the lock as the last frees its memory afterwards, and it gets another use.
 fn vanishes(kinds: &'static [bool], prefer: Prefer) {
     /// Not 0, and what a release that is late would change.
@@ -138,7 +128,7 @@ fn vanishes(kinds: &'static [bool], prefer: Prefer) {
 
 #[test]
 fn the_last_user_frees_the_memory() {
-    for prefer in [Prefer::Writers, Prefer::Readers, Prefer::WritersNext] {
+    for prefer in [Prefer::Writers, Prefer::Readers] {
         check_sleepers(3, move || vanishes(&[true, false], prefer));
         check_sleepers(3, move || vanishes(&[false, false], prefer));
     }
@@ -240,7 +230,8 @@ fn spinners_give_up() {
 
 /// A reader that does not leave before another reader has come. Both find the lock held for
 /// writing.
-fn depends(prefer: Prefer) {
+fn depends() {
+    let prefer = Prefer::Readers;
     let lock = Arc::new(Lock::new(prefer));
     lock.core.write(1 | HELD, prefer, None);
     let other = lock.clone();
@@ -260,13 +251,12 @@ fn depends(prefer: Prefer) {
 
 #[test]
 fn a_reader_depends_on_another() {
-    check_sleepers(2, || depends(Prefer::Readers));
-    check_sleepers(2, || depends(Prefer::WritersNext));
+    check_sleepers(2, depends);
 }
 
 /// A reader that is preferred and gives up leaves no writer asleep.
-fn preferred_reader_gives_up(prefer: Prefer) {
-    gives_up(prefer, |lock| {
+fn preferred_reader_gives_up() {
+    gives_up(Prefer::Readers, |lock| {
         if lock.core.read(3 | HELD, lock.prefer, Some(End::Monotonic(1))) {
             lock.value.read();
             // SAFETY: locked above.
@@ -277,8 +267,7 @@ fn preferred_reader_gives_up(prefer: Prefer) {
 
 #[test]
 fn a_preferred_reader_gives_up() {
-    check_sleepers(2, || preferred_reader_gives_up(Prefer::Readers));
-    check_sleepers(2, || preferred_reader_gives_up(Prefer::WritersNext));
+    check_sleepers(2, preferred_reader_gives_up);
 }
 
 /// The child of a fork, where spinners of the parent do not count.

@@ -3,13 +3,9 @@
 //! protocols above are one source.
 
 #[cfg(loom)]
-pub(crate) use loom::cell::Cell;
-#[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
-pub(crate) use std::cell::Cell;
-#[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::end::End;
 use std::ops::Deref;
@@ -113,7 +109,7 @@ impl Futex {
 
     /// As the real one; in models, words outlive their threads.
     pub(crate) unsafe fn wake_at(futex: *const Futex, threads: i32) -> bool {
-        // SAFETY: the model's nodes are never freed before its end.
+        // SAFETY: a model's words are not freed before its end.
         unsafe { (*futex).wake(threads) }
     }
 }

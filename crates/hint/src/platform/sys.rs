@@ -66,24 +66,6 @@ pub(crate) fn yield_cpu() {
     unsafe { call(libc::SYS_sched_yield, [0; 6]) };
 }
 
-/// Memory for so many of `T`, for good. Not by the allocator: this may be a signal handler. Ends
-/// the program if there is none: a lock cannot fail.
-///
-/// # Safety
-/// All zeros are a `T`.
-pub(crate) unsafe fn zeroed<T>(count: usize) -> &'static [T] {
-    let bytes = count * size_of::<T>();
-    // SAFETY: a new mapping, aligned to pages and cleared, that is never unmapped.
-    unsafe {
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let at =
-            call(libc::SYS_mmap, [0, bytes, protection as usize, flags as usize, usize::MAX, 0]);
-        let at = usize::try_from(at).unwrap_or_else(|_| libc::abort());
-        std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at), count)
-    }
-}
-
 /// Sleeps while `*word == expected`, at most `time`. False if the time is over.
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, time: Option<Duration>) -> bool {
     let limit = time.map(|t| libc::timespec {

@@ -70,8 +70,7 @@ pub(crate) struct Line {
     pub(crate) cpu: AtomicU32,
     /// The thread's number in the kernel; 0: no thread.
     pub(crate) thread: AtomicU32,
-    /// The thread's queue nodes that are in use (`lock/node.rs`).
-    pub(crate) nodes: AtomicU32,
+    _unused: u32,
     /// When the thread last looked at a lock that it waits for: a time not long ago means that it
     /// runs.
     pub(crate) waited: AtomicU64,
@@ -172,7 +171,7 @@ impl Line {
             generation: AtomicU32::new(0),
             cpu: AtomicU32::new(0),
             thread: AtomicU32::new(thread),
-            nodes: AtomicU32::new(0),
+            _unused: 0,
             waited: AtomicU64::new(0),
         }
     }

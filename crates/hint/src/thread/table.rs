@@ -35,7 +35,7 @@ impl Line {
             generation: AtomicU32::new(0),
             cpu: AtomicU32::new(0),
             thread: AtomicU32::new(0),
-            nodes: AtomicU32::new(0),
+            _unused: 0,
             waited: AtomicU64::new(0),
             slot: AtomicPtr::new(std::ptr::null_mut()),
             slice: AtomicU64::new(0),

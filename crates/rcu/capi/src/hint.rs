@@ -3,15 +3,11 @@
 
 use lock_api::{RawMutex as _, RawRwLock as _};
 use reprieve_core::abi;
-use reprieve_hint::{RawFairLock, RawMutex, RawRwLock, Sleeps, Spins, ThreadId};
+use reprieve_hint::{RawMutex, RawRwLock, Sleeps, Spins, ThreadId};
 use std::ffi::{c_int, c_uint, c_void};
 
 // As `hint.h` has it.
-const _: () = assert!(
-    size_of::<RawMutex<Sleeps>>() == 48
-        && size_of::<RawFairLock<Spins>>() == 56
-        && size_of::<RawRwLock<Spins>>() == 24
-);
+const _: () = assert!(size_of::<RawMutex<Sleeps>>() == 48 && size_of::<RawRwLock<Spins>>() == 24);
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_hint_line_slow() -> *const c_void {
@@ -106,13 +102,6 @@ functions! {
     reprieve_spin_lock = lock;
     reprieve_spin_trylock = try_lock -> c_int;
     reprieve_spin_unlock = unlock;
-}
-
-functions! {
-    RawFairLock<Spins>:
-    reprieve_fair_lock = lock;
-    reprieve_fair_trylock = try_lock -> c_int;
-    reprieve_fair_unlock = unlock;
 }
 
 functions! {

@@ -163,12 +163,12 @@ impl Interpreter<'_> {
         {
             // A trap does no harm.
             let trap = matches!(i.mnemonic(), Mnemonic::Ud2 | Mnemonic::Int3);
-            let missed = !reached && !padding && !trap && !self.image.has_pads(i.ip());
+            let missed = !reached && !padding && !trap && !self.image.covers(i.ip());
             if missed && !missed_before {
                 self.rules.find(
                     i,
                     Rule::Unreached,
-                    "nothing in the section leads here, and neither a symbol nor .eh_frame says that a function begins here: keep one of them",
+                    "nothing in the section leads here, and no symbol says that a function begins here: verify the file before symbols are removed",
                 );
             }
             missed_before = missed;

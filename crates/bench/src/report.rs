@@ -1,14 +1,66 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The forms of a result: text for a terminal, and Markdown.
+//! A result as Markdown tables: for a terminal, and for the pages below `results`.
 
-mod markdown;
-mod text;
-
-use crate::result::{Conditions, Unit};
+use crate::result::{Conditions, Figure, Outcome, Unit};
+use crate::subject::Class;
 use crate::summary::{Line, Summary};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-pub use markdown::{markdown, summary_markdown};
-pub use text::{summary_text, text};
+/// A table whose columns behind the first `names` are figures, for a terminal of `width` columns;
+/// 0: for no terminal, so that no row is broken.
+fn table(titles: Vec<String>, names: usize, width: usize) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN).set_header(titles);
+    if width == 0 {
+        table.set_content_arrangement(ContentArrangement::Disabled);
+    } else {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(width.clamp(60, 400) as u16);
+    }
+    for column in table.column_iter_mut().skip(names) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn list<'a>(notes: impl Iterator<Item = &'a String>) -> String {
+    format!("\n\n{}", notes.map(|note| format!("- {note}\n")).collect::<String>())
+}
+
+/// Heading, table, notes.
+pub fn text(outcome: &Outcome, width: usize) -> String {
+    let grouped = outcome.rows.iter().any(|row| !row.group.is_empty());
+    let names = if grouped { 2 } else { 1 };
+    let titles = outcome.columns.iter().map(|c| heading(&c.title, c.unit));
+    let titles = std::iter::repeat_n(String::new(), names).chain(titles);
+    let mut table = table(titles.collect(), names, width);
+    for row in &outcome.rows {
+        let name = match row.class {
+            Class::Reprieve => format!("**{}**", row.subject),
+            _ => row.subject.clone(),
+        };
+        let group = grouped.then(|| row.group.clone());
+        let figures = row.figures.iter().map(|f| f.as_ref().map(figure).unwrap_or_default());
+        table.add_row(group.into_iter().chain([name]).chain(figures));
+    }
+    let notes = list(outcome.notes.iter().chain([&conditions(&outcome.conditions)]));
+    format!("### `reprieve bench {}`: {}\n{table}{notes}", outcome.bench, outcome.title)
+}
+
+/// The table of all lines.
+pub fn summary_text(summary: &Summary, width: usize) -> String {
+    let mut table = table(CELLS.map(str::to_owned).to_vec(), 1, width);
+    summary.lines.iter().for_each(|line| _ = table.add_row(cells(line)));
+    let notes = list(summary.notes.iter().chain(&overall(summary)));
+    format!("### `reprieve bench all`: the runtime beside the best of its peers\n{table}{notes}")
+}
+
+fn figure(f: &Figure) -> String {
+    match f.rounds.len() {
+        1 => number(f.value),
+        _ => format!("{} ({}..{})", number(f.value), number(f.min), number(f.max)),
+    }
+}
 
 /// Three significant digits.
 fn number(value: f64) -> String {
