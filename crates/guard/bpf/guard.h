@@ -80,7 +80,7 @@ struct granted {
 	u64 refused;
 };
 
-/* What was done for the VM. */
+/* Counts of what guard did for the VM. */
 struct did {
 	u64 on_cpu_ns;
 	u64 avoided[CLASSES + 1]; /* the last: CLASS_ANNOUNCED */

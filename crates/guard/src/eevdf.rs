@@ -36,7 +36,7 @@ pub struct Eevdf {
     policy: Policy,
     finder: Finder,
     vms: BTreeMap<Key, vmm::Vm>,
-    /// What the last look found, and when it was.
+    /// Findings of the last look, and its time.
     seen: Vec<VmStatistics>,
     looked: Option<Instant>,
     begun_ns: u64,
@@ -69,7 +69,7 @@ impl Eevdf {
             if !self.which.wants(key.pid, name.as_deref()) {
                 continue;
             }
-            // One that cannot be described may just have begun: the next look tries again.
+            // A VM that cannot be described may just have begun: the next look tries again.
             if let Ok(vm) = finder::describe(key) {
                 self.vms.insert(key, vm);
             }

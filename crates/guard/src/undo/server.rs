@@ -32,7 +32,7 @@ pub struct Times {
     period_ns: u64,
 }
 
-/// What is reserved on each CPU.
+/// The reservation of each CPU.
 pub type Servers = BTreeMap<u32, Times>;
 
 /// Whether this kernel has the servers, and debugfs shows them.
@@ -40,7 +40,7 @@ pub fn supported() -> bool {
     Path::new(SERVERS).is_dir()
 }
 
-/// What is reserved now.
+/// The reservations now.
 pub fn all() -> io::Result<Servers> {
     all_in(Path::new(SERVERS))
 }

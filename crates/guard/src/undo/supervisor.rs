@@ -18,7 +18,7 @@ pub struct Supervisor {
     /// `None` after the end.
     pipe: Option<OwnedFd>,
     lock: Lock,
-    /// What was reserved before guard.
+    /// The reservations before guard.
     before: Servers,
     pid: libc::pid_t,
     /// How it ended, as of `waitpid`.

@@ -22,11 +22,11 @@ const FIGURES: [&str; 7] = [
 const TITLE: &str = "Results of the lab";
 
 const ABOUT: [&str; 3] = [
-    "`reprieve lab results` made this page; it measures what is missing and writes the page again. \
-     [docs/lab.md](../docs/lab.md) explains experiments and figures.",
-    "A figure is the median of the repeats, with their range in brackets. `alone`: without \
-     competition, under the stock scheduler (`eevdf`); the other rows are overcommitted. \
-     `eevdf-slices=0.5ms`: the stock scheduler with slices of 0.5 ms for all VMs. `full`: guard.",
+    "`reprieve lab results` made this page. The command measures missing cells and writes the page \
+     again. [docs/lab.md](../docs/lab.md) explains experiments and figures.",
+    "A figure is the median of the repeats, with their range in brackets. `alone` is without \
+     competition, under the stock scheduler. The other rows are overcommitted. `eevdf` is the stock \
+     scheduler. `eevdf-slices=0.5ms` gives all VMs slices of 0.5 ms. `full` is guard.",
     "`?`: other work took more than a tenth of the machine, so the figure decides nothing. `>=`: a \
      grace period had not ended. CPU time is of the tested VM, in % of the host's.",
 ];

@@ -127,7 +127,7 @@ pub struct Vm {
     seq: u64,
     began: u64,
     owes: u128,
-    /// What is left to do for its kthread, if that is ready.
+    /// Work left for its kthread, if the kthread is ready.
     kthread: Option<u64>,
     fqs_due: u64,
     /// The vCPU that holds the lock, and those that spin for it.
@@ -381,7 +381,7 @@ impl Machine {
         false
     }
 
-    /// What it computed is done: the next, or whether it sleeps.
+    /// Ends a burst: begins the next one. False if the vCPU sleeps first.
     fn next_burst(&mut self, vcpu: usize) -> bool {
         let (now, one) = (self.now, &mut self.vcpus[vcpu]);
         let (here, sleeps) = (self.here, one.sleeps != 0);
@@ -534,7 +534,7 @@ impl Machine {
     fn relay(&mut self, vcpu: usize) {
         let (all, number) = (&self.vms[self.vcpus[vcpu].vm].vcpus, self.vcpus[vcpu].number);
         let mut others = (1..all.len()).map(|n| all[(number + n) % all.len()]);
-        // One that runs only the kthread sleeps, too.
+        // A vCPU that runs only the kthread sleeps, too.
         if let Some(next) = others.find(|&other| self.vcpus[other].wakes > self.now) {
             self.vcpus[next].wakes = self.now;
             self.at(self.now + IPI, Event::Wake(next, self.here));

@@ -119,7 +119,7 @@ pub struct Cpu {
     pub ordinary: bool,
     local: VecDeque<usize>,
     kicks: u64,
-    /// Which start of the timer counts.
+    /// The number of the timer's start that counts.
     pub timer: u64,
     ticks: bool,
 }
