@@ -81,7 +81,7 @@ impl LeftBehind {
     }
 }
 
-/// Files of this project in shared memory, where eBPF objects are pinned, and guard's journals.
+/// Files of this project in shared memory, where eBPF objects are pinned, and guard's lock.
 fn files() -> BTreeSet<String> {
     let files = ["/dev/shm", "/sys/fs/bpf", "/run/reprieve"].iter().flat_map(|dir| {
         let list = std::fs::read_dir(dir).into_iter().flatten().flatten();
