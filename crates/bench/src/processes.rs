@@ -95,11 +95,16 @@ impl Child {
 
     /// Fails if it has ended.
     pub fn check(&self) -> Result<()> {
-        match self.over() {
-            None => Ok(()),
-            Some((libc::CLD_EXITED, _)) => Err(broken("failed in its work")),
-            Some((_, signal)) => Err(broken(&format!("was ended by signal {signal}"))),
-        }
+        judge(self.over())
+    }
+}
+
+/// Fails if a child has ended like this.
+fn judge(end: Option<End>) -> Result<()> {
+    match end {
+        None => Ok(()),
+        Some((libc::CLD_EXITED, _)) => Err(broken("failed in its work")),
+        Some((_, signal)) => Err(broken(&format!("was ended by signal {signal}"))),
     }
 }
 
@@ -116,9 +121,15 @@ impl Drop for Child {
 /// Waits until all have ended by themselves, and in good order.
 fn await_ends(mut children: Vec<Child>, options: &Options) -> Result<()> {
     while !children.is_empty() {
-        let well = |child: &&Child| child.over() == Some((libc::CLD_EXITED, 0));
-        children.iter().filter(|child| !well(child)).try_for_each(Child::check)?;
-        children.retain(|child| child.over().is_none());
+        let mut left = vec![];
+        for child in children {
+            // Asked once: a child may end between two questions.
+            match child.over() {
+                Some((libc::CLD_EXITED, 0)) => {}
+                end => judge(end).map(|()| left.push(child))?,
+            }
+        }
+        children = left;
         options.check()?;
         std::thread::sleep(Duration::from_millis(1));
     }

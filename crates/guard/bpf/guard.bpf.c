@@ -450,7 +450,8 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 	} else if (is_taken(cpu)) {
 		wake_another(where);
 	} else {
-		/* A thread may have come to any queue while the CPU went idle. */
+		/* A thread may have come to any queue while the CPU went idle.
+		 */
 		scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
 	}
 	look_at_local(cpu, timer, now);
