@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// A single name: the kernel runs one scheduler at a time.
 const NAME: &str = "reprieve-guard";
-/// How long either side waits for the other: a host may be busy, and loading again takes seconds.
+/// How long either side waits for the other: a host may be busy.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 24 * 3600 } else { 30 });
 /// Bytes of a request, and of an answer: a VM takes some 2 KiB.
 const REQUEST: u64 = 64 << 10;

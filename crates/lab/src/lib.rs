@@ -11,7 +11,7 @@
 //! | [`process`], [`experiments`] | child processes; from a request to a plan |
 //! | [`watcher`], [`scheduler`], [`images`] | watching guests and scheduling them, from outside; kernels, QEMU, initramfs |
 //! | `ebpf_watcher`, `host_scheduler` | both, by crates `watch` and `guard` |
-//! | [`costs`] | what a switch, an exit, an interrupt cost |
+//! | [`costs`] | what a switch and an exit cost |
 //! | [`record`], [`vm`] | the records of a run; one virtual machine |
 //! | [`calibrate`] | measures the costs |
 //! | [`recorder`], [`execute`], [`report`] | `raw.jsonl`; a plan on this machine; tables, summaries |

@@ -9,7 +9,7 @@
 //!
 //! # What is shown
 //! Every byte of the section is decoded, and every function interpreted over abstract values
-//! (`interpret.rs`): where each register may point. Code that no function reaches is a finding,
+//! (`interpret`): where each register may point. Code that no function reaches is a finding,
 //! unless it is padding, a trap, or within the size of a function's symbol, as landing pads are. If
 //! [`verify`] reports no finding, then
 //! - **control** stays inside: each branch and call leads to an instruction of the section, each

@@ -14,8 +14,8 @@ use std::process::ExitCode;
 
 #[derive(Args)]
 #[command(
-    after_help = "Exits with 1 if something is missing that is not optional, or if a guest does \
-                        not use one of KVM's features, or if that cannot be told."
+    after_help = "Exits with 1 if something is missing that is not optional, or if a VM of --vm is \
+                  not found or cannot be read."
 )]
 pub struct Options {
     /// Look at this VM as well: a name or the VMM's process ID (repeat for several)
