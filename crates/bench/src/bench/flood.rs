@@ -13,7 +13,8 @@
 use super::{Prepared, column, reader_label, replace_always};
 use crate::error::Result;
 use crate::options::Options;
-use crate::peer::floor::Blind;
+use crate::peer::Writer;
+use crate::peer::floor::Keeper;
 use crate::readers::{self, Work};
 use crate::result::{Column, Recorder, Unit};
 use crate::schedule::Job;
@@ -78,8 +79,10 @@ fn sample(kind: Kind, readers: usize, length: Duration, options: &Options) -> Re
             let key = |seed| table.key(seed);
             let (peak, updates, seconds) = match other {
                 Some(_) => {
-                    let mut blind = Blind::new(&table, LAG);
-                    replace_always(&mut blind, &table, key, length, options)?
+                    let mut blind = Keeper::unread(&table, LAG);
+                    let replaced = replace_always(&mut blind, &table, key, length, options);
+                    blind.drain();
+                    replaced?
                 }
                 None => replace_always(writer, &table, key, length, options)?,
             };

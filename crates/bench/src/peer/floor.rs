@@ -27,7 +27,7 @@ impl Peer for Rust {
     }
 
     fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
-        Box::new(Keeper(table, vec![]))
+        Box::new(Keeper::of(table))
     }
 }
 
@@ -38,7 +38,7 @@ impl Peer for C {
     }
 
     fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
-        Box::new(Keeper(table, vec![]))
+        Box::new(Keeper::of(table))
     }
 }
 
@@ -62,12 +62,37 @@ unsafe impl Sections for Nothing {
     }
 }
 
-/// Keeps replaced nodes until the end.
-struct Keeper<'a>(&'a Table, Vec<*mut Node>);
+/// Frees a replaced node `lag` updates later, whoever reads it.
+pub struct Keeper<'a> {
+    table: &'a Table,
+    old: VecDeque<*mut Node>,
+    lag: usize,
+}
+
+impl<'a> Keeper<'a> {
+    /// Keeps replaced nodes until the readers are gone.
+    fn of(table: &'a Table) -> Keeper<'a> {
+        Keeper { table, old: VecDeque::new(), lag: usize::MAX }
+    }
+
+    /// For a table that has no readers.
+    pub fn unread(table: &'a Table, lag: usize) -> Keeper<'a> {
+        Keeper { lag, ..Keeper::of(table) }
+    }
+
+    fn shrink(&mut self, to: usize) {
+        let many = self.old.len().saturating_sub(to);
+        for node in self.old.drain(..many) {
+            // SAFETY: unlinked; nobody reads the table, or the readers are gone.
+            unsafe { free(node) };
+        }
+    }
+}
 
 impl Writer for Keeper<'_> {
     fn replace(&mut self, key: u64) {
-        self.1.push(self.0.replace(key, false));
+        self.old.push_back(self.table.replace(key, false));
+        self.shrink(self.lag);
     }
 
     fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
@@ -76,43 +101,6 @@ impl Writer for Keeper<'_> {
     }
 
     fn drain(&mut self) {
-        for node in self.1.drain(..) {
-            // SAFETY: unlinked; the readers are gone.
-            unsafe { free(node) };
-        }
-    }
-}
-
-/// Frees a replaced node `lag` updates later, whoever reads it. So nobody may read the table.
-pub struct Blind<'a> {
-    table: &'a Table,
-    old: VecDeque<*mut Node>,
-    lag: usize,
-}
-
-impl<'a> Blind<'a> {
-    pub fn new(table: &'a Table, lag: usize) -> Blind<'a> {
-        Blind { table, old: VecDeque::with_capacity(lag + 1), lag }
-    }
-
-    fn shrink(&mut self, to: usize) {
-        while self.old.len() > to {
-            let node = self.old.pop_front().expect("there are more");
-            // SAFETY: unlinked by this writer, and the table has no readers.
-            unsafe { free(node) };
-        }
-    }
-}
-
-impl Writer for Blind<'_> {
-    fn replace(&mut self, key: u64) {
-        self.old.push_back(self.table.replace(key, false));
-        self.shrink(self.lag);
-    }
-}
-
-impl Drop for Blind<'_> {
-    fn drop(&mut self) {
         self.shrink(0);
     }
 }
