@@ -24,7 +24,10 @@ fn table(titles: Vec<String>, names: usize, width: usize) -> Table {
 }
 
 fn list<'a>(notes: impl Iterator<Item = &'a String>) -> String {
-    format!("\n\n{}", notes.map(|note| format!("- {note}\n")).collect::<String>())
+    format!(
+        "\n\n{}",
+        notes.map(|note| format!("- {}\n", reprieve_page::wrapped(note, "  "))).collect::<String>()
+    )
 }
 
 /// Heading, table, notes.

@@ -12,4 +12,4 @@ pub mod output;
 mod text;
 
 pub use file::write;
-pub use text::{plain, plain_lines};
+pub use text::{plain, plain_lines, wrapped};

@@ -38,6 +38,23 @@ fn is_hidden(c: char) -> bool {
     )
 }
 
+/// Breaks a paragraph into lines for a page: of at most 100 columns, with `indent` before each.
+/// The first line has none, but room for it.
+pub fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_ascii_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if indent.len() + line.len() + 1 + word.len() <= 100 => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.into()),
+        }
+    }
+    lines.join(&format!("\n{indent}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -160,7 +160,7 @@ pub fn markdown(cells: &[Cell]) -> String {
     };
     let mut out = format!("<!-- SPDX-License-Identifier: MIT OR Apache-2.0 -->\n# {TITLE}\n");
     for paragraph in ABOUT {
-        let _ = write!(out, "\n{}\n", wrapped(paragraph));
+        let _ = write!(out, "\n{}\n", reprieve_page::wrapped(paragraph, ""));
     }
     for Table { title, header, rows } in tables(cells) {
         let _ = write!(out, "\n## {}\n\n{}", safe(&title), line(&header));
@@ -168,20 +168,4 @@ pub fn markdown(cells: &[Cell]) -> String {
         out.extend(rows.iter().map(|row| line(row)));
     }
     out
-}
-
-/// Lines of at most 100 columns.
-fn wrapped(text: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split_ascii_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.len() + 1 + word.len() <= 100 => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.into()),
-        }
-    }
-    lines.join("\n")
 }
