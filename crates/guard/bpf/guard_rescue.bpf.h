@@ -56,7 +56,7 @@ struct kthread {
 		    */
 };
 
-static __always_inline void look_at_kthread(const struct guest *guest,
+static __always_inline void look_at_kthread(const struct guest *guest, u64 seq,
 					    struct kthread *kthread)
 {
 	u64 jiffies, due;
@@ -73,7 +73,7 @@ static __always_inline void look_at_kthread(const struct guest *guest,
 	if (guest->rcu.kthread_state &&
 	    !read_guest(&state, guest->rcu.kthread_state))
 		on_rq = state == GUEST_TASK_WAKING || (on_rq && !state);
-	late = guest->rcu.jiffies && guest->rcu.fqs_due &&
+	late = seq & 3 && guest->rcu.jiffies && guest->rcu.fqs_due &&
 	       !read_guest(&jiffies, guest->rcu.jiffies) &&
 	       !read_guest(&due, guest->rcu.fqs_due) &&
 	       (s64)(jiffies - due) >= 0;
@@ -130,9 +130,12 @@ __noinline int look(u64 now)
 	guest->grace.looked = now;
 	if (read_guest(&seq, vm->gp_seq))
 		return 0;
+	look_at_kthread(guest, seq, &kthread);
+	/* Between two, a ready kthread begins the next one: its age counts from
+	 * here, since callbacks wait for it. */
+	if (kthread.ready)
+		seq |= 1;
 	note_seq(guest, seq, now);
-	if (seq & 3)
-		look_at_kthread(guest, &kthread);
 	if (kthread.cpu < MAX_GUEST_CPUS)
 		slot = guest->rcu.slots[kthread.cpu & (MAX_GUEST_CPUS - 1)];
 	guest->grace.kthread = kthread.ready ? slot : 0;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Simulated guests: what their vCPUs do, and RCU.
 //!
-//! RCU is that of Linux: a grace period follows the last one. Every CPU of the guest notices it at
-//! a tick and reports at a later one that finds the CPU in no critical section. The kthread of
-//! vCPU 0 begins and ends grace periods, and every few ticks reports for those who are idle.
+//! RCU is that of Linux: a grace period follows the last one, some only when a tick asks for them.
+//! Every CPU of the guest notices it at a tick and reports at a later one that finds the CPU in no
+//! critical section. The kthread of vCPU 0 begins and ends grace periods, and every few ticks
+//! reports for those who are idle.
 
 use super::super::program::types;
 use super::kernel::Machine;
@@ -139,7 +140,7 @@ pub struct Vm {
     handoff: Option<usize>,
     /// How often either was released, or a call was answered by all.
     pub done: u64,
-    /// How long its grace periods took.
+    /// How long its grace periods took since they were asked for.
     pub graces: Vec<u64>,
     pub preempted_in_section: u64,
 }
@@ -174,7 +175,7 @@ impl Machine {
     pub fn add_vm(&mut self, weight: u32, full: u32) -> usize {
         let (vm, base) = (self.vms.len(), BASE * (self.vms.len() as u64 + 1));
         let memory = vec![0; VCPUS as usize];
-        self.vms.push(Vm { memory, ..Vm::default() });
+        self.vms.push(Vm { memory, began: self.now, ..Vm::default() });
         self.vms[vm].set_kthread(true, 0);
         self.vms[vm].put(KTHREAD_TASK, [15]);
         native::vm(vm, |vm| {
@@ -602,6 +603,9 @@ impl Machine {
             vm.set_owes(vm.owes & !bit);
         }
         if (vm.owes == 0 || (first && jiffies >= vm.fqs_due)) && vm.kthread.is_none() {
+            if vm.seq & 1 == 0 {
+                vm.began = self.now;
+            }
             let vcpu = vm.vcpus[0];
             // Its work until now was not the kthread's.
             if self.vcpus[vcpu].on {
@@ -624,19 +628,22 @@ impl Machine {
             owes &= !(u128::from(self.sleeps(vcpu)) << number);
         }
         let (now, vm) = (self.now, &mut self.vms[vm]);
-        if owes == 0 {
-            if vm.seq != 0 {
-                vm.graces.push(now - vm.began);
-            }
+        let mut begins = owes == 0;
+        if begins && vm.seq & 1 != 0 {
+            vm.graces.push(now - vm.began);
             vm.began = now;
-            // The end of one, and the beginning of the next.
-            vm.seq += if vm.seq == 0 { 1 } else { 4 };
-            vm.put(GP_SEQ, vm.seq.to_ne_bytes());
+            vm.seq += 3;
+            // Nobody has a callback yet that needs the next one: a tick asks for that.
+            begins = vm.graces.len() % 4 != 0;
+        }
+        if begins {
+            vm.seq += 1;
             owes = !0 >> (128 - vm.vcpus.len());
             // `rcu_gp_init` has its own CPU notice it.
             self.vcpus[vm.vcpus[0]].noticed = vm.seq;
             vm.put(VCPUS + NOTICED, vm.seq.to_ne_bytes());
         }
+        vm.put(GP_SEQ, vm.seq.to_ne_bytes());
         vm.set_owes(owes);
         vm.set_kthread(false, now / TICK);
     }
