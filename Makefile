@@ -55,7 +55,7 @@ DEMO_OUT := lab-results/demo-$(shell date +%Y%m%d-%H%M%S)
 help:
 	@echo 'make demo      set everything up, then show the problem and its cure in real VMs, in a few lines'
 	@echo 'make bench     the runtime beside its peers, and its targets: tables'
-	@echo 'make build     the reprieve command and the guests'"'"' init, in $(OUT)'
+	@echo 'make build     the reprieve command, its checks and the guests'"'"' init, in $(OUT)'
 	@echo 'make test      format and lint checks, and all tests but the long ones; boots real guests'
 	@echo 'make test-rcu  the tests of the runtime alone: optimized, and built broken on purpose (part of make test)'
 	@echo 'make test-models  the loom models of the runtime and the locks (part of make test)'
@@ -82,7 +82,7 @@ help:
 
 # Half the default dilation, for half the time.
 demo: setup init
-	$(CARGO) build --locked --release -p reprieve-cli
+	$(CARGO) build --locked --release --bin reprieve
 	$(OUT)/reprieve lab run lowweight --host nested --dilate 10 --policy eevdf,full --out $(DEMO_OUT)
 
 # A busy machine shows in the spread.

@@ -4,7 +4,7 @@
 mod would;
 
 use crate::live::{Missing, address, announce, interval, open_more_files};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use reprieve_guard::control::{self, Control};
@@ -15,12 +15,11 @@ use reprieve_guard::{
 use reprieve_lab::signals::cancel_on_signal;
 use reprieve_page::output::{print, print_json, tell};
 use reprieve_page::plain;
+use reprieve_watch::Which;
 use reprieve_watch::show::{activity, prometheus};
-use reprieve_watch::{StandIns, Which};
 use serde::Serialize;
 use serde_json::json;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -49,16 +48,10 @@ pub struct GuardArgs {
     /// done for them. Needs no sched_ext
     #[arg(long)]
     dry_run: bool,
-    /// Where guard has its lock
-    #[arg(long, value_name = "DIR", default_value = guard::LOCK, hide = true)]
-    lock: PathBuf,
     /// The share of each CPU that VMs have where ordinary or real-time threads would take all
     /// (sched-ext)
     #[arg(long, value_name = "PERCENT", default_value = "50%", value_parser = percent)]
     reserve: u8,
-    /// For tests: a file that describes processes whose threads count as vCPUs
-    #[arg(long, value_name = "FILE", hide = true)]
-    stand_ins: Option<PathBuf>,
     /// Time between two lines of statistics
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
@@ -102,9 +95,6 @@ struct ShowArgs {
 
 #[derive(Args)]
 struct RestoreArgs {
-    /// Where guard has its lock
-    #[arg(long, value_name = "DIR", default_value = guard::LOCK, hide = true)]
-    lock: PathBuf,
     /// Print what was given back as JSON
     #[arg(long)]
     json: bool,
@@ -147,7 +137,7 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
     match &args.command {
         Some(Command::Set(args)) => return set(args),
         Some(Command::Show(args)) => return show(args),
-        Some(Command::Restore(args)) => return restore(&args.lock, args.json),
+        Some(Command::Restore(args)) => return restore(args.json),
         None => (),
     }
     let cancel = cancel_on_signal()?;
@@ -156,11 +146,9 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         backend: args.backend,
         policy: args.policy,
         max_hold: args.max_hold,
-        lock: args.lock.clone(),
         vms: if args.vm.is_empty() { Which::All } else { Which::Named(args.vm.clone()) },
         dry_run: args.dry_run,
         reserve: args.reserve,
-        stand_ins: args.stand_ins.as_deref().map(stand_ins).transpose()?.unwrap_or_default(),
         ..Options::default()
     };
     let listener = args.prometheus.map(prometheus::Server::listen).transpose()?;
@@ -254,13 +242,8 @@ fn show(args: &ShowArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn stand_ins(file: &Path) -> Result<StandIns> {
-    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
-    serde_json::from_str(&text).with_context(|| format!("{}: no stand-ins", file.display()))
-}
-
-fn restore(lock: &Path, json: bool) -> Result<ExitCode> {
-    let restored = undo::restore(lock)?;
+fn restore(json: bool) -> Result<ExitCode> {
+    let restored = undo::restore()?;
     if json {
         print_json(&json!({
             "threads": restored.threads, "cpus": restored.cpus, "active": restored.active, "failed": restored.failed,

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command line of `reprieve guard`, and its refusal where the kernel has no sched_ext.
 
+mod common;
+
+use common::with_run;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -60,15 +63,14 @@ fn who_asks_a_guard_that_does_not_run_is_told() {
 #[test]
 fn a_lock_that_cannot_be_taken_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("file");
-    std::fs::write(&file, "").unwrap();
-    let output = guard(&["--backend", "eevdf", "--lock", file.to_str().unwrap()]);
+    std::fs::write(dir.path().join("reprieve"), "").unwrap();
+    let output = with_run(dir.path()).args(["guard", "--backend", "eevdf"]).output().unwrap();
     let said = said(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
     if said.contains("guard cannot work here") {
         return; // this kernel has no custom slices
     }
-    assert!(said.contains(file.to_str().unwrap()), "{said}");
+    assert!(said.contains("/run/reprieve"), "{said}");
     assert_eq!(said.matches("os error").count(), 1, "{said}");
 }
 

@@ -2,9 +2,12 @@
 //! `reprieve guard --backend eevdf` with a real guest: slices become short, and whatever ends
 //! guard, none stays so. The same guest shows a dry run of the scheduler, which needs no sched_ext.
 
+#[path = "common/mod.rs"]
+mod commands;
 #[path = "../../watch/tests/common/mod.rs"]
 mod common;
 
+use commands::with_run;
 use reprieve_guard::undo::slice::{self, SHORT};
 use reprieve_lab::process::Cancel;
 use reprieve_lab::protocol::{Command as Order, Workload};
@@ -15,17 +18,17 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-fn guard(lock: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_reprieve"));
-    command.arg("guard").arg("--lock").arg(lock).args(args);
+fn guard(run: &Path, args: &[&str]) -> Command {
+    let mut command = with_run(run);
+    command.arg("guard").args(args);
     command
 }
 
 /// A guard of that VM alone.
-fn start(lock: &Path, vm: u32) -> (Child, BufReader<ChildStdout>) {
+fn start(run: &Path, vm: u32) -> (Child, BufReader<ChildStdout>) {
     let vm = vm.to_string();
     let args = ["--backend", "eevdf", "--vm", &vm, "--json", "--interval", "1h"];
-    let mut command = guard(lock, &args);
+    let mut command = guard(run, &args);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let out = BufReader::new(child.stdout.take().unwrap());
     (child, out)
@@ -94,9 +97,9 @@ fn what_the_scheduler_would_do(name: &str, vm: u32) {
 #[test]
 fn no_slice_stays_short() {
     let dir = tempfile::tempdir().unwrap();
-    let lock = dir.path().join("lock");
+    let (run, lock) = (dir.path(), dir.path().join("reprieve"));
     if let Err(why) = slice::supported() {
-        let refused = guard(&lock, &["--backend", "eevdf"]).output().unwrap();
+        let refused = guard(run, &["--backend", "eevdf"]).output().unwrap();
         assert_eq!(refused.status.code(), Some(1));
         assert!(String::from_utf8_lossy(&refused.stderr).contains(&why));
         return;
@@ -114,11 +117,7 @@ fn no_slice_stays_short() {
     let restored = || slices().iter().all(|&slice| slice == default);
     let short = || slices().iter().all(|&slice| slice == SHORT);
     let locks = || fs::read_dir(&lock).map_or(0, |entries| entries.count());
-    let restore = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_reprieve"));
-        command.args(["guard", "restore", "--lock"]).arg(&lock);
-        command
-    };
+    let restore = || guard(run, &["restore"]);
     let supervisor = || {
         let path = fs::read_dir(&lock).unwrap().next().unwrap().unwrap().path();
         let text = fs::read_to_string(path).unwrap();
@@ -130,10 +129,10 @@ fn no_slice_stays_short() {
     assert!(restored() && locks() == 0, "{:?}", slices());
 
     // guard shortens slices, and restores them at its end.
-    let (mut child, mut out) = start(&lock, vm);
+    let (mut child, mut out) = start(run, vm);
     assert_eq!(line(&mut out)["event"], "ready");
     wait_until(short);
-    let second = guard(&lock, &["--backend", "eevdf"]).output().unwrap();
+    let second = guard(run, &["--backend", "eevdf"]).output().unwrap();
     assert_eq!(second.status.code(), Some(1));
     let why = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(why.contains("guard runs already"), "{why}");
@@ -160,7 +159,7 @@ fn no_slice_stays_short() {
     );
 
     // Killed while slices are short.
-    let (mut child, mut out) = start(&lock, vm);
+    let (mut child, mut out) = start(run, vm);
     assert_eq!(line(&mut out)["event"], "ready");
     wait_until(short);
     child.kill().unwrap();
@@ -168,7 +167,7 @@ fn no_slice_stays_short() {
     wait_until(|| restored() && locks() == 0);
 
     // Its supervisor is killed: guard would leave slices short if it were, too, so it ends.
-    let (mut child, mut out) = start(&lock, vm);
+    let (mut child, mut out) = start(run, vm);
     assert_eq!(line(&mut out)["event"], "ready");
     wait_until(short);
     signal(supervisor(), libc::SIGKILL);
@@ -177,7 +176,7 @@ fn no_slice_stays_short() {
     assert!(restored() && locks() == 0, "{:?}", slices());
 
     // Killed together with its supervisor: the lock remains.
-    let (mut child, mut out) = start(&lock, vm);
+    let (mut child, mut out) = start(run, vm);
     assert_eq!(line(&mut out)["event"], "ready");
     wait_until(short);
     // Stopped, guard cannot give slices back when its supervisor is killed.

@@ -218,7 +218,7 @@ fn measured(out: &Path, seconds: u64) -> Option<String> {
         // The same grace periods as seen from outside, those too short to be seen apart included.
         // The host reads its count a moment after the phase began or ended, on a slow machine
         // seconds later, which is little of a phase that is long enough: a count of something else
-        // stays several times as far off. (`lab check grace` compares their durations.)
+        // stays several times as far off. (`reprieve-dev check grace` compares their durations.)
         let seen = &phase["host"]["outside"]["seen"];
         let count = |key: &str| seen[key].as_u64().unwrap_or_else(|| panic!("{phase}"));
         let outside = count("grace_periods") + count("grace_periods_unseen");

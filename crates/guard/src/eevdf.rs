@@ -57,7 +57,7 @@ impl Eevdf {
             seen: Vec::new(),
             looked: None,
             begun_ns: clock::now_ns(),
-            supervisor: undo::begin(&options.lock)?,
+            supervisor: undo::begin()?,
         })
     }
 

@@ -21,7 +21,7 @@ pub mod undo;
 pub use backend::Guard;
 use control::Control;
 pub use error::Error;
-pub use options::{Backend, LOCK, MAX_EXTEND, Options, Policy};
+pub use options::{Backend, MAX_EXTEND, Options, Policy};
 pub use reprieve_watch::raw::{Step, Times};
 pub use sched_ext::{ticks_hidden, timers_in_threads};
 pub use statistics::{

@@ -3,13 +3,9 @@
 
 use crate::constants;
 use crate::error::Error;
-use reprieve_watch::{StandIns, Which};
+use reprieve_watch::{StandIn, Which};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 use std::time::Duration;
-
-/// Where guard keeps its lock.
-pub const LOCK: &str = "/run/reprieve";
 
 /// The treatment of preempted vCPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -78,12 +74,10 @@ pub struct Options {
     pub vms: Which,
     /// Decide and count, but change nothing.
     pub dry_run: bool,
-    /// The directory of guard's lock.
-    pub lock: PathBuf,
     /// How often VMs that came, ended or rebooted are looked for.
     pub interval: Duration,
     /// For tests: processes that count as VMs ([`Backend::SchedExt`]).
-    pub stand_ins: StandIns,
+    pub stand_ins: Vec<StandIn>,
 }
 
 impl Default for Options {
@@ -95,9 +89,8 @@ impl Default for Options {
             reserve: 50,
             vms: Which::All,
             dry_run: false,
-            lock: LOCK.into(),
             interval: Duration::from_secs(1),
-            stand_ins: StandIns::default(),
+            stand_ins: Vec::new(),
         }
     }
 }

@@ -10,6 +10,7 @@
 //! | [`dilation`] | how much slower a VM's clocks run |
 //! | [`process`], [`experiments`] | child processes; from a request to a plan |
 //! | [`watcher`], [`scheduler`], [`images`] | watching guests and scheduling them, from outside; kernels, QEMU, initramfs |
+//! | `guard_process` | guard in a process of its own |
 //! | `ebpf_watcher`, `host_scheduler` | both, by crates `watch` and `guard` |
 //! | [`costs`] | what a switch and an exit cost |
 //! | [`record`], [`vm`] | the records of a run; one virtual machine |
@@ -31,6 +32,7 @@ mod ebpf_watcher;
 pub mod error;
 pub mod execute;
 pub mod experiments;
+mod guard_process;
 pub mod host;
 mod host_scheduler;
 pub mod images;

@@ -101,7 +101,7 @@ fn all_is_right_and_no_grace_period_interrupts_all_cpus() {
     let mut args = vec!["test", "--no-run", "-p=reprieve", "-p=reprieve-hint", "-p=reprieve-ipc"];
     tests.iter().for_each(|test| args.extend(["--test", test]));
     let mut programs = built(&args, &cancel).unwrap();
-    programs.extend(built(&["build", "-p=reprieve-cli"], &cancel).unwrap());
+    programs.extend(built(&["build", "--bin=reprieve"], &cancel).unwrap());
 
     // No subject of this family takes part.
     let bench = |name: &str, readers: u32| {

@@ -91,7 +91,7 @@ impl Watch {
         }
         let slots = Slots::new(program);
         let machines = Arc::new(Machines::default());
-        for stand_in in &options.stand_ins.vms {
+        for stand_in in &options.stand_ins {
             let machine = Machine::stand_in(&slots, stand_in);
             machines.lock().insert(machine.key, machine);
         }
@@ -201,8 +201,9 @@ fn load(options: &Options) -> Result<(Program, Kvm), Error> {
     // All of the host's: this process may be confined to some.
     let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1);
     let usual = (cpus * VCPUS_PER_CPU).clamp(*VCPUS.start(), *VCPUS.end());
+    let stand_ins: usize = options.stand_ins.iter().map(|vm| vm.vcpus.len()).sum();
     let settings = Settings {
-        vcpus: (usual + options.stand_ins.vcpus()).min(*VCPUS.end()),
+        vcpus: (usual + stand_ins).min(*VCPUS.end()),
         vms: VMS,
         events: options.events,
         svm,
@@ -231,13 +232,12 @@ mod tests {
     use crate::StandIn;
     use crate::cgroup;
     use crate::model::{Vcpu, VcpuNow};
-    use crate::vms::stand_in::StandIns;
     use std::process::{Child, Command};
     use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Watches thread `tid` of process `pid` as if it were a vCPU, once it was seen.
     fn watch(pid: u32, tid: u32) -> Watch {
-        let stand_ins = StandIns { vms: vec![StandIn::example(pid, tid)] };
+        let stand_ins = vec![StandIn { pid, name: "many".into(), vcpus: vec![tid], ram: 1 << 30 }];
         let vms = Which::Named(vec![]);
         let mut watch = Watch::start(&Options { vms, stand_ins, ..Options::default() }).unwrap();
         until(&mut watch, |vm| vm.vcpus[0].now != VcpuNow::Unseen);

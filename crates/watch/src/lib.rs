@@ -36,7 +36,7 @@ pub use collector::{Watch, sees_host_processes};
 pub use error::Error;
 pub use options::{Options, Which, names};
 pub use region::{Region, Writer};
-pub use vms::stand_in::{StandIn, StandInLeaf, StandInVcpu, StandIns};
+pub use vms::stand_in::StandIn;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The choice of what to watch, and how closely.
 
-use super::vms::stand_in::StandIns;
+use super::vms::stand_in::StandIn;
 use std::time::Duration;
 
 /// The virtual machines to watch.
@@ -45,7 +45,7 @@ pub struct Options {
     /// and those that it starts from then on. For a program that does nothing else.
     pub confine: bool,
     /// For tests: processes that count as VMs.
-    pub stand_ins: StandIns,
+    pub stand_ins: Vec<StandIn>,
 }
 
 impl Default for Options {
@@ -56,7 +56,7 @@ impl Default for Options {
             events: false,
             late: None,
             confine: false,
-            stand_ins: StandIns::default(),
+            stand_ins: Vec::new(),
         }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The collector on a real guest: its figures add up, and it notices what happens to the VM.
-//! `reprieve lab check` compares classes and durations with the guest's own.
+//! `reprieve-dev check` compares classes and durations with the guest's own.
 
 mod common;
 

@@ -27,6 +27,7 @@ pub enum Command {
         )]
         command: Vec<OsString>,
     },
+    // Hidden: `hint run` and `doctor` run this command so, with the library preloaded.
     /// Whether the locks' library, preloaded into this command, replaces any
     #[command(hide = true)]
     Replaced,

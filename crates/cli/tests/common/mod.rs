@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Helpers that tests of several commands need.
 
+#![allow(dead_code)] // Not every test program needs all of this.
+
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 /// Has the command end when the thread that starts it does, which has to wait for it: a test that
@@ -19,4 +22,12 @@ pub fn ends_with_test(command: &mut Command) -> &mut Command {
             Ok(())
         })
     }
+}
+
+/// The command, for which `directory` is `/run`: a guard of this test's own has its lock there.
+pub fn with_run(directory: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", "mount --bind \"$0\" /run && exec \"$@\""]);
+    command.arg(directory).arg(env!("CARGO_BIN_EXE_reprieve"));
+    command
 }

@@ -51,7 +51,7 @@ pub struct SchedExt {
 impl SchedExt {
     pub fn start(options: &Options) -> Result<SchedExt, Error> {
         check::host()?;
-        let supervisor = undo::begin(&options.lock)?;
+        let supervisor = undo::begin()?;
         let process_ns = clock::process_ns();
         let watch = Watch::start(&reprieve_watch::Options {
             interval: options.interval,

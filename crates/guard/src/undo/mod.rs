@@ -19,17 +19,20 @@ use std::io;
 use std::path::Path;
 use supervisor::Supervisor;
 
-/// Undoes what dead guards left, and starts the supervisor of this one, with its lock in
-/// `directory`. To be called before this process starts threads.
+/// The directory of guard's lock.
+const DIRECTORY: &str = "/run/reprieve";
+
+/// Undoes what dead guards left, takes the lock, and starts the supervisor of this guard. To be
+/// called before this process starts threads.
 ///
 /// # Errors
 /// Where another guard is at work, in another PID namespace than the host's, without the rights,
 /// or in a process that has more than one thread already.
-pub fn begin(directory: &Path) -> Result<Supervisor, Error> {
+pub fn begin() -> Result<Supervisor, Error> {
     let failed = |doing: &'static str| {
-        move |source| Error::Io { what: format!("{doing} in {}", directory.display()), source }
+        move |source| Error::Io { what: format!("{doing} in {DIRECTORY}"), source }
     };
-    let lock = take(directory)?.map_err(|pid| Error::Unsupported {
+    let lock = take()?.map_err(|pid| Error::Unsupported {
         why: format!("guard runs already, as process {pid}: stop that one"),
     })?;
     if let Some(what) = lock.undo(&Servers::new()).failed.pop() {
@@ -39,21 +42,20 @@ pub fn begin(directory: &Path) -> Result<Supervisor, Error> {
     Supervisor::start(lock).map_err(failed(starting))
 }
 
-/// Undoes what a dead guard left. A guard that is at work, and has the lock in `directory`, keeps
-/// what it has changed.
+/// Undoes what a dead guard left. A guard that is at work keeps what it has changed.
 ///
 /// # Errors
 /// In another PID namespace than the host's, or if the lock cannot be taken.
-pub fn restore(directory: &Path) -> Result<Restored, Error> {
-    Ok(match take(directory)? {
+pub fn restore() -> Result<Restored, Error> {
+    Ok(match take()? {
         Ok(lock) => lock.end(&Servers::new()),
         Err(pid) => Restored { active: Some(pid), ..Restored::default() },
     })
 }
 
-fn take(directory: &Path) -> Result<Result<Lock, u32>, Error> {
+fn take() -> Result<Result<Lock, u32>, Error> {
     // Elsewhere, threads of the host's are out of sight.
     sees_host_processes()?;
-    let what = || format!("taking the lock in {}", directory.display());
-    Lock::take(directory).map_err(|source| Error::Io { what: what(), source })
+    let what = || format!("taking the lock in {DIRECTORY}");
+    Lock::take(Path::new(DIRECTORY)).map_err(|source| Error::Io { what: what(), source })
 }

@@ -88,7 +88,7 @@ fn facts_are_the_guests_own(lab: &mut LabGuest, guest: &Guest, vcpus: u32) {
 }
 
 /// Waits until grace periods of a load were seen, with an age and with CPUs that owe them.
-/// (`lab check grace` compares how long they take.)
+/// (`reprieve-dev check grace` compares how long they take.)
 fn grace_periods_are_seen(lab: &mut LabGuest, guest: &Guest) {
     let workload = Workload::FileChurn { workers: 2 };
     lab.call(&Command::Prepare { workload, measure: None }, |_| {});

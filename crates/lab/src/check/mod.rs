@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `reprieve lab check`: whether `reprieve watch` sees what guests really do, and `reprieve guard`
+//! `reprieve-dev check`: whether `reprieve watch` sees what guests really do, and `reprieve guard`
 //! does what it should.
 //!
 //! A check makes a guest do something known (the kernel module `reprieve_hold` keeps a vCPU in an
@@ -228,7 +228,7 @@ fn in_lab_host(
     let length = format!("{}ms", args.length.as_millis());
     let seed = args.seed.map(|seed| seed.to_string());
     let names: Vec<String> = checks.iter().map(|&check| name(check)).collect();
-    let mut command = vec!["lab", "check"];
+    let mut command = vec!["check"];
     command.extend(names.iter().map(String::as_str));
     command.extend([
         "--guest-kernel",

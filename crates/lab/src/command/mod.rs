@@ -6,7 +6,6 @@ mod results;
 mod run;
 
 use crate::args::DEFAULT_KERNEL;
-use crate::check;
 use crate::experiments;
 use crate::images::Images;
 use crate::progress::Lines;
@@ -36,9 +35,6 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Check that `reprieve watch` sees what guests really do, and that `reprieve guard` does what
-    /// it promises
-    Check(Box<check::CheckArgs>),
     /// The matrix of experiments, hosts' sizes and policies, and its page; goes on where it ended
     Results(Box<results::ResultsArgs>),
     /// Fetch everything that runs with these guest kernels need, so that they work without network
@@ -46,9 +42,7 @@ pub enum Command {
         #[arg(default_values_t = [DEFAULT_KERNEL.to_string()])]
         kernels: Vec<String>,
     },
-    /// Play a VM with many vCPUs, for `check guard-many`
-    #[command(hide = true)]
-    Play(check::guard::many::player::PlayArgs),
+    // Hidden: the command runs itself with these two in a lab host.
     /// Carry out a plan inside a lab host
     #[command(hide = true)]
     Execute {
@@ -76,9 +70,7 @@ pub fn main(command: Command) -> Result<()> {
         Command::List { json } => list(json),
         Command::Run(args) => run::main(*args),
         Command::Report { dir, json } => report(&dir, json),
-        Command::Check(args) => check::main(&args),
         Command::Results(args) => results::main(*args),
-        Command::Play(args) => check::guard::many::player::main(&args),
         Command::Fetch { kernels } => fetch(&kernels),
         Command::Execute { plan, from, images, logs } => {
             inside::execute(&plan, from, &images, &logs)

@@ -204,9 +204,9 @@ impl Machine {
             return machine;
         };
         let mut left_out = 0;
-        for (index, vcpu) in (0..).zip(&of.vcpus) {
-            let registers = Registers::Qemu(vcpu.registers);
-            match slots.add_vcpu(slot, of.pid, vcpu.tid, index, registers) {
+        let registers = Registers::Qemu(of.registers());
+        for (index, &tid) in (0..).zip(&of.vcpus) {
+            match slots.add_vcpu(slot, of.pid, tid, index, registers) {
                 Ok(slot) => {
                     slot.set_registers(registers);
                     machine.vcpus.push(Vcpu { index, slot, cpu: None, searching: None });

@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! guard goes on while its host changes: a policy that is set for one VM, a VM that moves to
-//! another cgroup, a VM that gets another vCPU. What it changes of threads it gives back.
+//! another cgroup, a VM that gets another vCPU. guard gives back what it changes of threads.
 
 use super::super::guest_setup::GuestSetup;
-use super::process::{End, Guard};
+use super::process::{End, Guard, of};
 use super::{PROGRESS_NS, wait};
-use crate::host_scheduler::own_command;
 use crate::plan::CpuControl;
 use crate::vm::cgroup::Cgroups;
 use crate::vm::{Threads, Vm};
-use anyhow::{Context as _, Result, anyhow, bail};
-use reprieve_guard::Policy;
+use anyhow::{Context as _, Result, bail};
+use reprieve_guard::{Policy, Statistics, control};
 use reprieve_init::protocol::{Command, Workload};
-use serde_json::Value;
 
 /// Returns a line for each thing that was seen.
 pub fn check(setup: &GuestSetup, vms: &[Vm]) -> Result<Vec<String>> {
-    let mut guard = Guard::start(setup, Policy::Full, &[])?;
+    let mut guard = Guard::start(setup, Policy::Full)?;
     guard.work(setup, Policy::Full, vms)?;
     let mut lines = vec![policies(setup, &mut guard, vms)?];
     lines.push(moved(setup, &mut guard, vms)?);
@@ -26,68 +24,38 @@ pub fn check(setup: &GuestSetup, vms: &[Vm]) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// The output of `reprieve guard ARGS`.
-fn ask(args: &[&str]) -> Result<String> {
-    let output = own_command().map_err(anyhow::Error::msg)?.arg("guard").args(args).output()?;
-    if !output.status.success() {
-        bail!("guard {args:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// The statistics of a VM.
-fn of<'a>(statistics: &'a Value, vm: &Vm) -> Result<&'a Value> {
-    let mut all = statistics["vms"].as_array().into_iter().flatten();
-    all.find(|own| own["pid"] == vm.threads().pid())
-        .ok_or_else(|| anyhow!("{} is not in {statistics}", vm.name))
-}
-
 /// How often the VM was helped.
-fn helped(statistics: &Value, vm: &Vm) -> Result<u64> {
+fn helped(statistics: &Statistics, vm: &Vm) -> Result<u64> {
     let own = of(statistics, vm)?;
-    let kinds = ["extended", "rescued"];
-    Ok(kinds.iter().filter_map(|kind| own[kind]["count"].as_u64()).sum())
+    Ok(own.extended.count + own.rescued.count)
 }
 
-/// A VM is helped no more from the moment on at which `guard set` has returned; the other one is.
-/// Then it is helped again.
+/// guard stops helping a VM as soon as its policy is set, and goes on helping the other one. Then
+/// guard helps both again.
 fn policies(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
     setup.progress.step("guard set");
     let [first, second, ..] = vms else { bail!("two VMs are needed") };
-    let show = || -> Result<Value> { Ok(serde_json::from_str(&ask(&["show", "--json"])?)?) };
-    ask(&["set", "--vm", &first.name, "--policy", "plain"])?;
-    let seen = show()?;
-    if of(&seen, first)?["policy"] != "plain" || of(&seen, second)?["policy"] != "full" {
-        bail!("after guard set, it shows {seen}");
+    control::set(Some(&first.name), Policy::Plain)?;
+    let set = guard.statistics()?;
+    if of(&set, first)?.policy != Policy::Plain || of(&set, second)?.policy != Policy::Full {
+        bail!("after its policy was set, guard shows {set:?}");
     }
+    let ran = |now: &Statistics| Ok::<_, anyhow::Error>(of(now, first)?.on_cpu_ns);
     // Extensions that were granted before have ended once the VM has run for that long.
-    let ran = |all: &Value, vm: &Vm| Ok::<_, anyhow::Error>(of(all, vm)?["on_cpu_ns"].as_u64());
-    let settled = Some(ran(&seen, first)?.unwrap_or(0) + PROGRESS_NS / 10);
-    let mut before = None;
-    wait(setup, "the VM without help to run", || {
-        let now = guard.line(setup)?;
-        if before.is_none() && ran(&now, first)? >= settled {
-            before = Some(now);
-            return Ok(None);
+    let settled = ran(&set)? + PROGRESS_NS / 10;
+    let before = guard.until(setup, "extensions to end", |now| Ok(ran(now)? >= settled))?;
+    guard.until(setup, "the VM without help to run", |now| {
+        if helped(now, first)? != helped(&before, first)? {
+            bail!("{} has policy plain and is helped: first {before:?}", first.name);
         }
-        let Some(before) = &before else { return Ok(None) };
-        if helped(&now, first)? != helped(before, first)? {
-            bail!("{} has policy plain and is helped: {before}, then {now}", first.name);
-        }
-        let enough = ran(before, first)?.map(|ns| ns + PROGRESS_NS);
-        let other = helped(&now, second)? > helped(before, second)?;
-        Ok((ran(&now, first)? >= enough && other).then_some(()))
+        let other = helped(now, second)? > helped(&before, second)?;
+        Ok(ran(now)? >= ran(&before)? + PROGRESS_NS && other)
     })?;
-    ask(&["set", "--vm", &first.name, "--policy", "full"])?;
-    let seen = show()?;
-    if of(&seen, first)?["policy"] != "full" {
-        bail!("after guard set --policy, it shows {seen}");
-    }
-    let without = helped(&seen, first)?;
-    wait(setup, "the VM to be helped again", || {
-        Ok((helped(&guard.line(setup)?, first)? > without).then_some(()))
+    control::set(Some(&first.name), Policy::Full)?;
+    guard.until(setup, "the VM to be helped again", |now| {
+        Ok(helped(now, first)? > helped(&before, first)?)
     })?;
-    match ask(&["set", "--vm", "no such VM", "--policy", "full"]) {
+    match control::set(Some("no such VM"), Policy::Full) {
         Err(error) if error.to_string().contains(&first.name) => (),
         other => bail!("a VM that does not exist: {other:?}"),
     }
@@ -101,23 +69,20 @@ fn moved(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
     let weight = CpuControl { weight: 300, max_percent: None };
     let cgroup = Cgroups::open(true)?.make("moved", weight)?;
     let limit = cgroup.path.join("cpu.max").display().to_string();
-    let mut says = |what: &str, weight: u64, limited: bool| {
-        wait(setup, what, || {
-            let now = guard.line(setup)?;
-            let own = of(&now, &vms[0])?;
-            let named = own["trouble"].as_str().unwrap_or_default().contains(&limit);
-            Ok((own["weight"] == weight && named == limited).then_some(()))
+    let mut says = |what: &str, weight: u32, limited: bool| {
+        guard.until(setup, what, |now| {
+            let own = of(now, &vms[0])?;
+            let named = own.trouble.as_ref().is_some_and(|trouble| trouble.contains(&limit));
+            Ok(own.weight == weight && named == limited)
         })
     };
     cgroup.take(vms[0].threads().pid())?;
     says("the weight of the new cgroup", 300, false)?;
     cgroup.write("cpu.max", "50000 100000")?;
     says("guard to name the limit", 300, true)?;
-    let tid = vms[0].threads().vcpus()[0] as libc::pid_t;
-    // SAFETY: no memory is passed.
-    let policy = unsafe { libc::sched_getscheduler(tid) };
-    if policy != libc::SCHED_OTHER {
-        bail!("a vCPU with a CPU limit has policy {policy}");
+    match policy_of(vms[0].threads().vcpus()[0]) {
+        libc::SCHED_OTHER => (),
+        policy => bail!("a vCPU with a CPU limit has policy {policy}"),
     }
     // Back to the root.
     drop(cgroup);
@@ -140,22 +105,20 @@ fn grown(setup: &GuestSetup, guard: &mut Guard) -> Result<String> {
     let [_, new] = *vm.threads().vcpus() else { bail!("{} has not two vCPUs", vm.name) };
     let of_new = Threads::new(vm.threads().pid(), vec![new]);
     // Counted by guard and by the kernel, over a time in which both vCPUs run.
-    let ran = |guard: &mut Guard| {
-        let statistics = guard.line(setup)?;
-        let counted = of(&statistics, &vm).ok().and_then(|own| own["on_cpu_ns"].as_u64());
+    let ran = |now: &Statistics| {
         let all = vm.threads().vcpu_counters().run_ns;
-        Ok::<_, anyhow::Error>((counted.unwrap_or(0), all, of_new.vcpu_counters().run_ns))
+        (of(now, &vm).map_or(0, |own| own.on_cpu_ns), all, of_new.vcpu_counters().run_ns)
     };
-    let mut before = ran(guard)?;
-    wait(setup, "guard to count the new vCPU's time", || {
-        let now = ran(guard)?;
+    let mut before = ran(&guard.statistics()?);
+    guard.until(setup, "guard to count the new vCPU's time", |now| {
+        let now = ran(now);
         if now.2 < before.2 + PROGRESS_NS {
-            return Ok(None);
+            return Ok(false);
         }
         let (counted, all) = (now.0 - before.0, now.1 - before.1);
         before = now;
         // A vCPU that guard did not know would be half of it.
-        Ok((counted >= all / 10 * 8).then_some(()))
+        Ok(counted >= all / 10 * 8)
     })?;
     vm.shut_down(setup.cancel);
     Ok("a VM got another vCPU: its time counts as the VM's".into())
@@ -166,23 +129,21 @@ fn grown(setup: &GuestSetup, guard: &mut Guard) -> Result<String> {
 fn classes(setup: &GuestSetup, vms: &[Vm]) -> Result<String> {
     setup.progress.step("guard, and a vCPU with a real-time priority");
     let vm = setup.boot("urgent", 1, 192, "")?;
-    let [urgent, ordinary] = [&vm, &vms[0]].map(|vm| vm.threads().vcpus()[0] as libc::pid_t);
+    let [urgent, ordinary] = [&vm, &vms[0]].map(|vm| vm.threads().vcpus()[0]);
     let priority = libc::sched_param { sched_priority: 1 };
     // SAFETY: `priority` is valid for the read.
-    if unsafe { libc::sched_setscheduler(urgent, libc::SCHED_FIFO, &priority) } != 0 {
+    if unsafe { libc::sched_setscheduler(urgent as libc::pid_t, libc::SCHED_FIFO, &priority) } != 0
+    {
         return Err(std::io::Error::last_os_error()).context("a real-time priority");
     }
-    // SAFETY: no memory is passed.
-    let seen = || [urgent, ordinary].map(|tid| unsafe { libc::sched_getscheduler(tid) });
-    let mut guard = Guard::start(setup, Policy::Full, &[])?;
-    wait(setup, "guard to know both VMs", || {
-        let now = guard.line(setup)?;
-        let knows = |vm| of(&now, vm).is_ok_and(|own| own["weight"].as_u64() > Some(0));
-        Ok((knows(&vm) && knows(&vms[0])).then_some(()))
+    let mut guard = Guard::start(setup, Policy::Full)?;
+    guard.until(setup, "guard to know both VMs", |now| {
+        let knows = |vm| of(now, vm).is_ok_and(|own| own.weight > 0);
+        Ok(knows(&vm) && knows(&vms[0]))
     })?;
-    let during = seen();
+    let during = [urgent, ordinary].map(policy_of);
     guard.end(setup, End::Signal)?;
-    let after = seen();
+    let after = [urgent, ordinary].map(policy_of);
     let expected = ([libc::SCHED_FIFO, SCHED_EXT], [libc::SCHED_FIFO, libc::SCHED_OTHER]);
     if (during, after) != expected {
         bail!("policies are {during:?}, and {after:?} afterwards: not {expected:?}");
@@ -192,3 +153,9 @@ fn classes(setup: &GuestSetup, vms: &[Vm]) -> Result<String> {
 }
 
 const SCHED_EXT: libc::c_int = 7;
+
+/// The scheduling policy of a thread.
+fn policy_of(tid: u32) -> libc::c_int {
+    // SAFETY: no memory is passed.
+    unsafe { libc::sched_getscheduler(tid as libc::pid_t) }
+}

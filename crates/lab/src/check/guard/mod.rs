@@ -6,7 +6,8 @@
 
 mod changes;
 pub(super) mod latency;
-pub mod many;
+pub(super) mod many;
+pub mod player;
 mod process;
 pub(super) mod share;
 
@@ -19,7 +20,7 @@ use anyhow::{Context as _, Result, bail};
 pub use process::{End, Guard};
 use reprieve_guard::Policy;
 use reprieve_init::protocol::{Command, Workload};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -40,11 +41,11 @@ const RUNS: [(Policy, End); 3] =
 /// Without VMs, so that it is short.
 pub(super) fn check_program(setup: &GuestSetup) -> Result<Finding> {
     if !Path::new(STATE).exists() {
-        return refusal(Check::Program, setup);
+        return refusal(Check::Program);
     }
     setup.progress.step("loading guard");
     let began = Instant::now();
-    let guard = Guard::start(setup, Policy::Full, &[])?;
+    let guard = Guard::start(setup, Policy::Full)?;
     let seconds = began.elapsed().as_secs_f64();
     let verified = verified_by(guard.pid())?;
     guard.end(setup, End::Signal)?;
@@ -61,7 +62,7 @@ pub(super) fn check_program(setup: &GuestSetup) -> Result<Finding> {
 
 pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
     if !Path::new(STATE).exists() {
-        return refusal(Check::Guard, setup);
+        return refusal(Check::Guard);
     }
     let mut vms = Vec::new();
     let churn = Workload::FileChurn { workers: 2 };
@@ -78,18 +79,17 @@ pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
     }
     for (policy, end) in RUNS {
         setup.progress.step(&format!("guard --policy {}", policy.name()));
-        let mut guard = Guard::start(setup, policy, &[])?;
+        let mut guard = Guard::start(setup, policy)?;
         let statistics = guard.work(setup, policy, &vms)?;
         guard.end(setup, end)?;
         progress(setup, &vms).context("after guard ended")?;
-        let how = end.name();
-        let granted = |what: &str| sum(&statistics, what, "count");
         writeln!(
             text,
-            "  {}: {how}, stock scheduler back; {} slices extended, {} vCPUs rescued",
+            "  {}: {}, stock scheduler back; {} slices extended, {} vCPUs rescued",
             policy.name(),
-            granted("extended"),
-            granted("rescued"),
+            end.name(),
+            statistics.vms.iter().map(|vm| vm.extended.count).sum::<u64>(),
+            statistics.vms.iter().map(|vm| vm.rescued.count).sum::<u64>(),
         )?;
         figures.push(statistics);
     }
@@ -100,17 +100,11 @@ pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
     Ok(Finding::new(Check::Guard, true, text, json!({ "runs": figures })))
 }
 
-fn refusal(check: Check, setup: &GuestSetup) -> Result<Finding> {
-    let (said, refused) = Guard::refusal(setup, &[])?;
+fn refusal(check: Check) -> Result<Finding> {
+    let (said, refused) = Guard::refusal()?;
     let passed = refused && said.contains("sched_ext");
     let text = format!("  this kernel has no sched_ext; guard said: {said}\n");
     Ok(Finding::new(check, passed, text, json!({ "refused": said })))
-}
-
-/// The sum over all VMs of a number in the statistics.
-fn sum(statistics: &Value, what: &str, number: &str) -> u64 {
-    let vms = statistics["vms"].as_array().into_iter().flatten();
-    vms.filter_map(|vm| vm[what][number].as_u64()).sum()
 }
 
 /// Waits until each VM has run for some time.

@@ -5,11 +5,10 @@
 use super::super::guest_setup::{GuestSetup, few_cpus};
 use super::super::load::Spinner;
 use super::super::{Check, Finding};
-use super::many::player::{PlayArgs, Vms};
-use super::process::{End, Guard};
+use super::player::Vms;
+use super::process::End;
 use super::{STATE, refusal};
 use anyhow::Result;
-use reprieve_guard::Policy;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -17,8 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Reservations, in percent of each CPU.
 const RESERVED: [u8; 4] = [5, 25, 50, 75];
-/// VMs, and the weights of their cgroups.
-const VMS: [(&str, u32); 2] = [("light", 100), ("heavy", 300)];
+/// VMs, none of which lies, and the weights of their cgroups.
+const VMS: [(&str, bool, u32); 2] = [("light", false, 100), ("heavy", false, 300)];
 /// How long shares are measured, and the time before: a weight is read once in 5 s.
 const WINDOW: Duration = Duration::from_secs(4);
 const SETTLE: Duration = Duration::from_secs(1);
@@ -42,19 +41,15 @@ fn shares(vms: &Vms, cpus: usize, setup: &GuestSetup) -> Result<Vec<f64>> {
 
 pub fn check(setup: &GuestSetup) -> Result<Finding> {
     if !Path::new(STATE).exists() {
-        return refusal(Check::GuardShare, setup);
+        return refusal(Check::GuardShare);
     }
     let cpus = few_cpus();
-    let mut vms = Vms::start(VMS.map(|(name, weight)| {
-        (PlayArgs { name: format!("share-{name}"), vcpus: cpus.len(), lies: false }, weight)
-    }))?;
+    let mut vms = Vms::start(cpus.len(), &VMS)?;
     vms.go()?;
-    let [stand_ins, file] = vms.options()?;
     let (mut passed, mut text, mut figures) = (true, String::new(), Vec::new());
     for percent in RESERVED {
         setup.progress.step(&format!("guard, {percent} % reserved"));
-        let options = [&stand_ins, &file, "--reserve", &format!("{percent}%")];
-        let mut guard = Guard::start(setup, Policy::Full, &options)?;
+        let mut guard = vms.guard(setup, percent)?;
         if percent == RESERVED[0] {
             let alone: f64 = shares(&vms, cpus.len(), setup)?.iter().sum();
             passed &= alone >= ALONE;
@@ -65,7 +60,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         let shares = shares(&vms, cpus.len(), setup)?;
         let all: f64 = shares.iter().sum();
         let heavy = 100.0 * shares[1] / all;
-        let due = 100.0 * f64::from(VMS[1].1) / f64::from(VMS[0].1 + VMS[1].1);
+        let due = 100.0 * f64::from(VMS[1].2) / f64::from(VMS[0].2 + VMS[1].2);
         let reserved = f64::from(percent);
         let right =
             (reserved - OFF..=reserved + LATE + OFF).contains(&all) && (heavy - due).abs() <= OFF;
@@ -78,7 +73,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         )?;
         figures.push(json!({ "reserved": percent, "vms": shares }));
         drop(hogs);
-        guard.check()?;
+        guard.statistics()?;
         guard.end(setup, End::Signal)?;
     }
     Ok(Finding::new(Check::GuardShare, passed, text, json!({ "figures": figures })))

@@ -208,7 +208,7 @@ impl<'a> Soak<'a> {
         };
         note(done)?;
         if let Some((guard, _)) = &mut self.guard {
-            let scheduling = guard.check();
+            let scheduling = guard.statistics().map(drop);
             let gone = scheduling.is_err();
             note(scheduling)?;
             if gone {
@@ -316,7 +316,7 @@ impl<'a> Soak<'a> {
         let then = if text.is_empty() { "guard started" } else { ", started again" };
         text += &format!("{then} with {}", policy.name());
         let started = outcome.and_then(|()| {
-            let guard = Guard::start(self.setup, policy, &[])?;
+            let guard = Guard::start(self.setup, policy)?;
             self.left_behind.note(&guard.pid().to_string()).context("guard's descriptors")?;
             self.guard = Some((guard, policy));
             Ok(())
