@@ -14,9 +14,6 @@
 /* The age from which on a grace period is late: vCPUs that hold it up are
  * rescued. */
 #define LATE_NS 3000000
-/* The most that rescues take of a vCPU's CPU time, in hundredths, unless a
- * grace period is older than settings.max_hold. */
-#define RESCUE_SHARE 40
 
 #include "watch.h"
 #include "guard_policy.h"

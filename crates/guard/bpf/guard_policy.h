@@ -87,7 +87,6 @@ struct policy_thread {
 	u64 vtime;
 	u64 began; /* when it got its CPU */
 	u64 rate; /* its group's, at that time */
-	u64 overrun; /* what it ran in rescues beyond their share */
 	u64 placed; /* vtime is absolute, not its lead before its queue */
 };
 
@@ -199,25 +198,6 @@ POLICY_FN u64 policy_charge(struct policy_thread *thread,
 	thread->rate = group->rate;
 	group->vtime += policy_scaled(ran, group->weight);
 	return ran;
-}
-
-/* The vCPU ran for ran, rescued or in its turn. Where rescues take more than
- * their share of its time, the next ones come later (policy_rescue): its turns
- * would become too short for what its guest has to do beside grace periods, and
- * a light VM would be ahead of its share by all that its debt may be. */
-POLICY_FN void policy_spend(struct policy_thread *thread, u64 ran, int rescued,
-			    u64 hold)
-{
-	u64 share = ran / 100 * RESCUE_SHARE;
-
-	if (rescued)
-		thread->overrun += ran > share ? ran - share : 0;
-	else
-		thread->overrun -=
-			share < thread->overrun ? share : thread->overrun;
-	/* Beyond that it would say no more. */
-	if (thread->overrun > hold)
-		thread->overrun = hold;
 }
 
 /* The weight that a vCPU of the VM has now. */
@@ -412,8 +392,7 @@ enum policy_answer {
 
 /* Whether a vCPU that waits for its turn, and has been off its CPU since left,
  * is scheduled next because it holds up a grace period of that age: not if it
- * gets too far ahead, nor if a part of its debt would be forgiven, nor before
- * hold as long as it ran in rescues for more than their share. */
+ * gets too far ahead, nor if a part of its debt would be forgiven. */
 POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 					   const struct policy_group *group,
 					   u64 queue, u64 load, u64 age,
@@ -427,9 +406,7 @@ POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 		  : need == POLICY_WORK	  ? POLICY_WORK_GAP_NS
 					  : POLICY_RESCUE_GAP_NS;
 
-	if (!allowed || (age < LATE_NS + thread->overrun && age < hold))
-		return POLICY_NOT_YET;
-	if (policy_after(now, left) < (s64)gap)
+	if (!allowed || policy_after(now, left) < (s64)gap)
 		return POLICY_NOT_YET;
 	return policy_too_far(thread, group, queue, load, ns, allowed)
 		       ? POLICY_IN_DEBT

@@ -174,8 +174,6 @@ __noinline u64 charge(struct task *task, u64 now)
 	}
 	bpf_spin_unlock(&group->lock);
 	add(&all_weight, more);
-	policy_spend(&task->thread, ran, task->turn.why == WHY_RESCUED,
-		     settings.max_hold);
 	return ran;
 }
 

@@ -217,7 +217,7 @@ fn a_vm_that_always_claims_gets_no_more_than_its_share() {
 
 #[test]
 fn words_that_mean_nothing_gain_nothing() {
-    for seed in 0..3 {
+    for seed in 0..6 {
         let host = Host::new(2, seed);
         let wild = host.vcpus(100, FULL, Wild, 20);
         host.vcpus(100, FULL, Computes, 3);
@@ -354,7 +354,7 @@ fn vcpus_that_wait_for_a_lock_keep_their_cpus() {
 #[test]
 fn a_vcpu_that_is_handed_a_mutex_runs_for_those_that_spin() {
     let mut done = [0; 2];
-    for seed in 0..3 {
+    for seed in 0..6 {
         for (done, policy) in done.iter_mut().zip([PLAIN, FULL]) {
             let host = Host::new(8, seed);
             let vm = host.vcpus(100, policy, Churns, 8);
@@ -364,7 +364,7 @@ fn a_vcpu_that_is_handed_a_mutex_runs_for_those_that_spin() {
         }
     }
     let [plain, full] = done;
-    assert!(full * 100 > plain * 93, "{full} of {plain}");
+    assert!(full * 100 > plain * 94, "{full} of {plain}");
 }
 
 /// The lab's `lowweight`: a vCPU of little weight shares its CPU with three hogs.
