@@ -277,6 +277,9 @@ fn run(
 ) -> Result<()> {
     for &check in checks {
         let finding = match check {
+            _ if guard::CHECKS.contains(&check) && !Path::new(guard::STATE).exists() => {
+                guard::refusal(check)
+            }
             Check::Classes => classes::check(setup, args.preemptions),
             Check::Stopped => stopped::check(setup),
             Check::Grace => grace::check(setup),

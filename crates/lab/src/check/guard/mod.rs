@@ -14,18 +14,23 @@ pub(super) mod share;
 use super::bpf_objects::verified_by;
 use super::guest_setup::GuestSetup;
 use super::{Check, Finding};
+use crate::guard_process::own_command;
 use crate::limit::scaled;
 use crate::vm::Vm;
 use anyhow::{Context as _, Result, bail};
+use changes::{SCHED_EXT, policy_of};
 pub use process::{End, Guard};
 use reprieve_guard::Policy;
 use reprieve_init::protocol::{Command, Workload};
 use serde_json::json;
 use std::fmt::Write as _;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 pub const STATE: &str = "/sys/kernel/sched_ext/state";
+
+/// Checks that pass without sched_ext if guard refuses.
+pub(super) const CHECKS: [Check; 5] =
+    [Check::Program, Check::Guard, Check::GuardShare, Check::GuardLatency, Check::GuardMany];
 
 /// How long anything may take that is waited for here.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -40,9 +45,6 @@ const RUNS: [(Policy, End); 3] =
 
 /// Without VMs, so that it is short.
 pub(super) fn check_program(setup: &GuestSetup) -> Result<Finding> {
-    if !Path::new(STATE).exists() {
-        return refusal(Check::Program);
-    }
     setup.progress.step("loading guard");
     let began = Instant::now();
     let guard = Guard::start(setup, Policy::Full)?;
@@ -61,9 +63,6 @@ pub(super) fn check_program(setup: &GuestSetup) -> Result<Finding> {
 }
 
 pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
-    if !Path::new(STATE).exists() {
-        return refusal(Check::Guard);
-    }
     let mut vms = Vec::new();
     let churn = Workload::FileChurn { workers: 2 };
     for (name, workload) in [("churn", churn), ("hog", Workload::Hog { threads: 2 })] {
@@ -72,17 +71,32 @@ pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
         setup.call(&mut vm, &Command::Start)?;
         vms.push(vm);
     }
-    let mut text = String::new();
-    let mut figures = Vec::new();
-    for line in changes::check(setup, &vms).context("changes of the host")? {
-        writeln!(text, "  {line}")?;
+    let urgent = setup.boot("urgent", 1, 192, "")?;
+    let [fifo, ordinary] = [&urgent, &vms[0]].map(|vm| vm.threads().vcpus()[0]);
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: `priority` is valid for the read.
+    if unsafe { libc::sched_setscheduler(fifo as libc::pid_t, libc::SCHED_FIFO, &priority) } != 0 {
+        return Err(std::io::Error::last_os_error()).context("a real-time priority");
     }
+    let (mut text, mut figures) = (String::new(), Vec::new());
     for (policy, end) in RUNS {
         setup.progress.step(&format!("guard --policy {}", policy.name()));
         let mut guard = Guard::start(setup, policy)?;
         let statistics = guard.work(setup, policy, &vms)?;
+        let mut policies = vec![policy_of(fifo), policy_of(ordinary)];
+        if end == End::Signal {
+            for line in changes::check(setup, &mut guard, &vms)? {
+                writeln!(text, "  {line}")?;
+            }
+        }
         guard.end(setup, end)?;
         progress(setup, &vms).context("after guard ended")?;
+        policies.extend([policy_of(fifo), policy_of(ordinary)]);
+        // After a kill, vCPUs keep SCHED_EXT, which the stock scheduler takes for SCHED_OTHER.
+        let after = if end == End::Kill { SCHED_EXT } else { libc::SCHED_OTHER };
+        if policies != [libc::SCHED_FIFO, SCHED_EXT, libc::SCHED_FIFO, after] {
+            bail!("a real-time vCPU and an ordinary one have the policies {policies:?}");
+        }
         writeln!(
             text,
             "  {}: {}, stock scheduler back; {} slices extended, {} vCPUs rescued",
@@ -93,6 +107,7 @@ pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
         )?;
         figures.push(statistics);
     }
+    vms.push(urgent);
     for vm in &mut vms {
         setup.read(vm, "/proc/uptime").context("a guest afterwards")?;
     }
@@ -100,9 +115,12 @@ pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
     Ok(Finding::new(Check::Guard, true, text, json!({ "runs": figures })))
 }
 
-fn refusal(check: Check) -> Result<Finding> {
-    let (said, refused) = Guard::refusal()?;
-    let passed = refused && said.contains("sched_ext");
+/// On a host without sched_ext: whether guard says so in one line, with status 1.
+pub(super) fn refusal(check: Check) -> Result<Finding> {
+    let output = own_command()?.args(["guard", "--for", "1s"]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let passed =
+        output.status.code() == Some(1) && said.lines().count() == 1 && said.contains("sched_ext");
     let text = format!("  this kernel has no sched_ext; guard said: {said}\n");
     Ok(Finding::new(check, passed, text, json!({ "refused": said })))
 }

@@ -24,9 +24,7 @@ const STACK: usize = 64 << 10;
 
 #[derive(Args)]
 pub struct PlayArgs {
-    #[arg(long)]
     name: String,
-    #[arg(long)]
     vcpus: usize,
     #[arg(long)]
     lies: bool,
@@ -60,7 +58,7 @@ pub fn play(args: &PlayArgs) -> Result<()> {
 
 #[derive(Args)]
 pub struct GuardArgs {
-    #[arg(long)]
+    /// As `guard --reserve`
     reserve: u8,
 }
 
@@ -102,7 +100,7 @@ impl Vms {
         for &(name, lies, weight) in all {
             let cgroup = hierarchy.make(name, CpuControl { weight, max_percent: None })?;
             let mut command = own_command()?;
-            command.args(["play", "--name", name, "--vcpus", &vcpus.to_string()]);
+            command.args(["play", name, &vcpus.to_string()]);
             command.args(lies.then_some("--lies")).stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = process::spawn(&mut command)?;
             cgroup.take(child.id())?;
@@ -121,8 +119,7 @@ impl Vms {
         let mut file = tempfile::tempfile().context("a file for the players")?;
         serde_json::to_writer(&file, &told)?;
         file.rewind()?;
-        let args = ["guard-players", "--reserve", &reserve.to_string()];
-        Guard::run(setup, &args, file.into())
+        Guard::run(setup, &["guard-players", &reserve.to_string()], file.into())
     }
 
     pub fn pids(&self) -> Vec<u32> {

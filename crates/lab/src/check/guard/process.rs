@@ -3,7 +3,7 @@
 
 use super::super::guest_setup::GuestSetup;
 use super::{LIMIT, PROGRESS_NS, STATE, wait};
-use crate::guard_process::{GuardProcess, own_command};
+use crate::guard_process::GuardProcess;
 use crate::limit::scaled;
 use crate::vm::Vm;
 use anyhow::{Context as _, Result, bail};
@@ -58,14 +58,6 @@ impl Guard {
         let reserved = reserved();
         let process = GuardProcess::start(args, input, scaled(LIMIT), setup.cancel)?;
         Ok(Guard { process, reserved })
-    }
-
-    /// The message of a guard that refuses, and whether that is one line, with status 1.
-    pub fn refusal() -> Result<(String, bool)> {
-        let output = own_command()?.args(["guard", "--for", "1s"]).output()?;
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let refused = output.status.code() == Some(1) && said.lines().count() == 1;
-        Ok((said, refused))
     }
 
     /// # Errors
