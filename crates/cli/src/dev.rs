@@ -21,7 +21,7 @@ enum Command {
     Check(Box<check::CheckArgs>),
     /// Play a VM with many vCPUs, for `check guard-many`
     Play(player::PlayArgs),
-    /// `guard` with such VMs; standard input describes them
+    /// `guard` with such VMs
     GuardPlayers(player::GuardArgs),
     #[command(flatten)]
     Shipped(Box<reprieve_cli::Command>),

@@ -27,15 +27,10 @@ pub struct GuardProcess {
 
 impl GuardProcess {
     /// Runs this program with `args`, and waits until guard schedules.
-    pub fn start(
-        args: &[&str],
-        input: Stdio,
-        limit: Duration,
-        cancel: &Cancel,
-    ) -> Result<GuardProcess> {
+    pub fn start(args: &[&str], limit: Duration, cancel: &Cancel) -> Result<GuardProcess> {
         let said = tempfile::tempfile().context("a file for guard's messages")?;
         let mut command = own_command()?;
-        command.args(args).stdin(input).stdout(Stdio::null()).stderr(said.try_clone()?);
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.try_clone()?);
         unit::confine(&mut command)?;
         let mut guard = GuardProcess { child: process::spawn(&mut command)?, said };
         let end = Instant::now() + limit;

@@ -10,7 +10,6 @@ use reprieve_guard::undo::slice;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 pub struct HostScheduler;
@@ -52,7 +51,7 @@ impl Scheduler for HostScheduler {
                 let slice = |&tid: &u32| Some((tid, slice::get(tid).ok()?));
                 let slices = target.vcpus.iter().filter_map(slice).collect();
                 let args = ["guard", "--policy", name];
-                let process = GuardProcess::start(&args, Stdio::null(), limit, cancel);
+                let process = GuardProcess::start(&args, limit, cancel);
                 Ok(Box::new(Guard { process: process.map_err(told)?, slices }))
             }
         }

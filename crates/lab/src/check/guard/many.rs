@@ -54,10 +54,9 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     let before = Seen::now(&vms, &mut guard)?;
     all_run(&vms, setup, TURNS, WINDOW)?;
     let after = Seen::now(&vms, &mut guard)?;
-    let pids = vms.pids();
     drop(vms);
     guard.end(setup, End::Signal)?;
-    judge(&pids, &before, &after)
+    judge(&before, &after)
 }
 
 /// Waits until each thread has got a CPU `turns` times, and `least` has passed.
@@ -96,13 +95,13 @@ fn tolerance(used_ns: u64, turns: u64) -> u64 {
     VCPUS as u64 * (used_ns / turns.max(1)).max(turn.as_nanos() as u64)
 }
 
-fn judge(pids: &[u32], before: &Seen, after: &Seen) -> Result<Finding> {
+fn judge(before: &Seen, after: &Seen) -> Result<Finding> {
     let passed_ns = |vm: usize| after.used_ns[vm].saturating_sub(before.used_ns[vm]);
     let all = (0..VMS.len()).map(passed_ns).sum::<u64>().max(1) as f64;
     let weights = f64::from(VMS.iter().map(|vm| vm.2).sum::<u32>());
     let (mut passed, mut text, mut figures) = (true, String::new(), Vec::new());
     for (vm, (name, _, weight)) in VMS.into_iter().enumerate() {
-        let own = after.guard.vms.iter().find(|own| own.pid == pids[vm]);
+        let own = after.guard.vms.iter().find(|own| own.name == name);
         let own = own.with_context(|| format!("{name} is not in guard's statistics"))?;
         if own.weight != weight {
             bail!("guard took the weight of {name} to be {}, not {weight}", own.weight);

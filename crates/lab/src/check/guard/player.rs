@@ -15,7 +15,7 @@ use reprieve_guard::{Error, Options};
 use reprieve_page::output::print;
 use reprieve_watch::StandIn;
 use std::fs;
-use std::io::{BufRead, BufReader, Seek, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Barrier};
 
@@ -60,11 +60,13 @@ pub fn play(args: &PlayArgs) -> Result<()> {
 pub struct GuardArgs {
     /// As `guard --reserve`
     reserve: u8,
+    /// The players
+    stand_ins: String,
 }
 
-/// guard with the VMs that standard input describes.
+/// guard with players for VMs.
 pub fn guard(args: &GuardArgs) -> Result<()> {
-    let stand_ins = serde_json::from_reader(std::io::stdin()).context("standard input")?;
+    let stand_ins = serde_json::from_str(&args.stand_ins)?;
     let cancel = cancel_on_signal()?;
     let options = Options { reserve: args.reserve, stand_ins, ..Options::default() };
     let mut guard = reprieve_guard::start(&options)?;
@@ -116,14 +118,8 @@ impl Vms {
     /// Starts a guard that takes them for VMs.
     pub fn guard(&self, setup: &GuestSetup, reserve: u8) -> Result<Guard> {
         let told: Vec<&StandIn> = self.0.iter().map(|player| &player.told).collect();
-        let mut file = tempfile::tempfile().context("a file for the players")?;
-        serde_json::to_writer(&file, &told)?;
-        file.rewind()?;
-        Guard::run(setup, &["guard-players", &reserve.to_string()], file.into())
-    }
-
-    pub fn pids(&self) -> Vec<u32> {
-        self.0.iter().map(|player| player.told.pid).collect()
+        let told = serde_json::to_string(&told)?;
+        Guard::run(setup, &["guard-players", &reserve.to_string(), &told])
     }
 
     /// Lets all threads run.

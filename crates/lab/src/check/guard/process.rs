@@ -10,7 +10,6 @@ use anyhow::{Context as _, Result, bail};
 use reprieve_guard::{Policy, Statistics, VmStatistics};
 use rustix::process::Signal;
 use std::fs;
-use std::process::Stdio;
 
 /// "S" ends a scheduler.
 const SYSRQ: &str = "/proc/sysrq-trigger";
@@ -50,13 +49,13 @@ fn reserved() -> [String; 2] {
 impl Guard {
     /// `reprieve guard`.
     pub fn start(setup: &GuestSetup, policy: Policy) -> Result<Guard> {
-        Guard::run(setup, &["guard", "--policy", policy.name()], Stdio::null())
+        Guard::run(setup, &["guard", "--policy", policy.name()])
     }
 
     /// This program with other arguments, which make it guard.
-    pub fn run(setup: &GuestSetup, args: &[&str], input: Stdio) -> Result<Guard> {
+    pub fn run(setup: &GuestSetup, args: &[&str]) -> Result<Guard> {
         let reserved = reserved();
-        let process = GuardProcess::start(args, input, scaled(LIMIT), setup.cancel)?;
+        let process = GuardProcess::start(args, scaled(LIMIT), setup.cancel)?;
         Ok(Guard { process, reserved })
     }
 
