@@ -34,8 +34,8 @@ pub struct GuardArgs {
     /// or the stock one
     #[arg(long, default_value = Backend::default().name(), value_parser = one_of(&Backend::ALL, Backend::name))]
     backend: Backend,
-    /// The age of a grace period from which on vCPUs that hold it up are rescued whatever they have
-    /// used, and get further ahead of their turns. It bounds no grace period
+    /// The age of a grace period from which on a vCPU that holds it up may be ahead of its turn by
+    /// twice that. It bounds no grace period
     #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = humantime::parse_duration)]
     max_hold: Duration,
     /// Only this VM: a name or the VMM's process ID (repeat for several; --dry-run or --backend

@@ -64,8 +64,8 @@ pub const MAX_EXTEND: Duration = Duration::from_nanos(constants::MAX_EXTEND_NS a
 pub struct Options {
     pub backend: Backend,
     pub policy: Policy,
-    /// The age of a grace period from which on the vCPUs that hold it up are rescued whatever their
-    /// share, and get further ahead of their turns. No bound: one that is in debt waits.
+    /// The age of a grace period from which on a vCPU that holds it up may be ahead of its turn by
+    /// twice that. No bound of grace periods: a vCPU that is further ahead waits.
     pub max_hold: Duration,
     /// The share of a CPU that vCPUs have where ordinary or real-time threads would take all, in
     /// percent ([`Backend::SchedExt`]).
