@@ -3,21 +3,24 @@
  * guard - a scheduler for virtual machines, with regard to guests' critical
  * sections and grace periods. It schedules vCPUs; the kernel schedules all
  * other threads, before any vCPU, but for the time that is reserved for vCPUs.
- * Which vCPU runs next and for how long is guard_policy.h; this is the glue
- * between the policy, sched_ext and guests' memory.
+ * guard_policy.h decides which vCPU runs next and for how long, and explains
+ * the words. This is the glue between the policy, sched_ext and guests' memory.
  *
- * A vCPU waits in the queue of a CPU, by virtual time. CPUs take from each
- * other's queues where those are behind, and when they are idle. A CPU takes a
- * vCPU that is rescued out of its queue, whichever that is.
+ * Each CPU has a queue, ordered by virtual time. A vCPU waits in the queue of
+ * the CPU where it ran last, or of an idle one (enqueue). A CPU takes from
+ * another queue that is behind, and from any if it has nothing to run (pick). A
+ * CPU takes a vCPU that is rescued out of whichever queue has it. Besides, the
+ * kernel has a local queue for each CPU: the vCPU there is what it runs next.
  *
- * A slice ends in dispatch(), where the thread is still current: its guest's
- * memory is the program's user memory, so what the vCPU is doing can be read,
- * and it may be kept. sched_ext looks at slices on the scheduler's tick only,
- * so a timer on each CPU looks more often: for the end of a slice, of a section
- * that was extended, and for vCPUs that owe their guest a quiescent state.
+ * A slice ends in dispatch(), where the thread is still current. Its guest's
+ * memory is the program's user memory then: guard reads what the vCPU is doing,
+ * and may let it go on. sched_ext looks at slices on the scheduler's tick only.
+ * A timer on each CPU looks more often: for the end of a slice or an extension,
+ * and for vCPUs that hold up a grace period (timer_expired).
  *
- * Whatever is read from a guest may be a lie. It decides who is extended and
- * rescued, within fixed bounds, and never at whose expense.
+ * A guest may lie in all that guard reads from it. That chooses whom guard
+ * extends and rescues, within fixed bounds. It does not choose whose turn comes
+ * later for that.
  */
 #define REPRIEVE_GUARD
 #include "kernel.h"
@@ -65,7 +68,7 @@ s32 BPF_PROG(guard_select_cpu, struct task_struct *p, s32 prev_cpu,
 	return cpu;
 }
 
-/* How long a thread that comes may take to be in its queue. */
+/* How long a thread may take to be in its queue after enqueue(). */
 #define COMES_NS 50000
 
 SEC("struct_ops/guard_enqueue")
@@ -106,17 +109,18 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 		return;
 	}
-	/* The thread is in the queue only after this: a CPU may have looked
-	 * there, and be idle in a moment. Full barrier: it says so first. */
-	if (policy_after(now, comes) > COMES_NS / 4)
-		__sync_lock_test_and_set(&comes, now);
+	/* The thread is in the queue only after this function: a CPU may have
+	 * looked there before, and be idle in a moment. last_came tells it to
+	 * look again. Full barrier: before the idle CPUs are read. */
+	if (policy_after(now, last_came) > COMES_NS / 4)
+		__sync_lock_test_and_set(&last_came, now);
 	idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 	if (idle >= 0) {
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 		return;
 	}
 	cpu = cpu_of(where);
-	if (!cpu || !cpu->turn)
+	if (!cpu || !cpu->since)
 		return;
 	/* Another CPU looks at its next tick. */
 	look_for_one(cpu, where, now);
@@ -125,7 +129,7 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 SEC("struct_ops/guard_update_idle")
 void BPF_PROG(guard_update_idle, s32 where, _Bool idle)
 {
-	u64 now = bpf_ktime_get_ns(), came = comes;
+	u64 now = bpf_ktime_get_ns(), came = last_came;
 	struct cpu *cpu = cpu_of(where);
 
 	if (!cpu)
@@ -133,15 +137,15 @@ void BPF_PROG(guard_update_idle, s32 where, _Bool idle)
 	cpu->idle = idle;
 	if (idle)
 		cpu->why = WHY_TURN;
-	/* A waiting thread had claimed the CPU perhaps, and a thread of
-	 * another class was before it. */
+	/* A thread that waits may have claimed the CPU, but a thread of another
+	 * class came first. */
 	if (!idle && scx_bpf_dsq_nr_queued(QUEUE_CPU + where) > 0)
 		look_within(cpu, where, LOOK_BUSY_NS, now);
 	if (!idle || policy_after(now, came) >= COMES_NS)
 		return;
 	scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
-	/* The kernel tells once that it is idle: again when the thread must be
-	 * there. */
+	/* The kernel tells only once that the CPU is idle. It looks again when
+	 * the thread must be in its queue. */
 	look_within(cpu, where, COMES_NS, now);
 }
 
@@ -168,7 +172,7 @@ void BPF_PROG(guard_dispatch, s32 where, struct task_struct *prev)
 	account(now);
 }
 
-/* A vCPU that spins asks KVM, and KVM asks here, to run the one that it waits
+/* A vCPU that spins asks KVM, and KVM asks here, to run the vCPU that it waits
  * for. Queues may not be changed here: dispatch() follows. */
 SEC("struct_ops/guard_yield")
 _Bool BPF_PROG(guard_yield, struct task_struct *from, struct task_struct *to)
@@ -215,7 +219,7 @@ void BPF_PROG(guard_quiescent, struct task_struct *p, u64 deq_flags)
 
 	if (!task)
 		return;
-	/* Its turn goes on where only its mask or its priority changes. */
+	/* If only its mask or its priority changes, its turn goes on. */
 	if (deq_flags & SCX_DEQ_SLEEP) {
 		task->turn.why = WHY_TURN;
 		task->turn.used = 0;
@@ -257,12 +261,12 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	cpu->runs.vm = task->slot ? task->vm + 1 : 0;
 	cpu->runs.extends = 0;
 	/* A thread that comes back after another class goes on with its turn,
-	 * as after a change of its CPUs. One whose turn was over comes back
-	 * from an extension. */
+	 * as after a change of its mask. If its turn was over (it was
+	 * extended), it has a short rest. */
 	cpu->slice = policy_left(task->turn.used ? task->turn.length
 						 : turn_length(where),
 				 task->turn.used, LOOK_EXTENDED_NS);
-	cpu->turn = now;
+	cpu->since = now;
 	cpu->looks.local = 0;
 	cpu->chosen = 0;
 	look_soon(cpu, where, now);
@@ -279,7 +283,7 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 	if (!task || !cpu)
 		return;
 	now = bpf_ktime_get_ns();
-	ran = cpu->turn ? now - cpu->turn : 0;
+	ran = cpu->since ? now - cpu->since : 0;
 	count_run(task, now);
 	/* The rest of a turn, after its end, is not part of it. */
 	if (!task->turn.used ||
@@ -288,12 +292,12 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 	task->turn.used += ran;
 	end_extension(task, !runnable, now);
 	if (has_full(task) && p == bpf_get_current_task_btf()) {
-		look(now);
+		look_at_rcu(now);
 		task->left.noticed = noticed(task);
 	}
-	count_favour(task, ran);
+	count_out_of_turn(task, ran);
 	task->left.at = now;
-	cpu->turn = 0;
+	cpu->since = 0;
 	cpu->runs.vm = 0;
 	/* Another class takes the CPU, perhaps for long. */
 	if (runnable && !cpu->chosen)
@@ -376,11 +380,11 @@ void BPF_PROG(guard_exit, struct scx_exit_info *ei)
 	exit_kind = ei->kind;
 }
 
-/* A vCPU runs here and is current: whether its turn should end now. */
+/* Whether the turn of the vCPU that runs here, and is current, should end. */
 static __always_inline _Bool over(struct cpu *cpu, struct task *task, u32 where,
 				  u64 now)
 {
-	u64 ran = now - cpu->turn;
+	u64 ran = now - cpu->since;
 	_Bool due, section;
 
 	if (task->extended)
@@ -397,7 +401,7 @@ static __always_inline _Bool over(struct cpu *cpu, struct task *task, u32 where,
 	return task->spin.awaits || (task->extended && !section);
 }
 
-/* The same, after a look whom its guest waits for; sets when to look again. */
+/* The same, after a look at its guest's RCU. Sets when to look again. */
 static __always_inline _Bool look_at_vcpu(struct cpu *cpu, struct timer *timer,
 					  u32 where, u64 now)
 {
@@ -407,9 +411,9 @@ static __always_inline _Bool look_at_vcpu(struct cpu *cpu, struct timer *timer,
 	if (!task || !task->slot)
 		return 0;
 	if (has_full(task))
-		look(now);
+		look_at_rcu(now);
 	ends = over(cpu, task, where, now);
-	/* Begun here, it is looked at in time. */
+	/* If an extension begins here, the look at its end is in time. */
 	if (ends && !task->spin.awaits && cpu->why != WHY_RESCUED &&
 	    !task->extended)
 		ends = extend_current(now) != POLICY_STAY;
@@ -430,20 +434,19 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 
 	if (!active || !cpu)
 		return 0;
-	/* Kept there: the verifier would follow each value to the end. */
-	timer->next = cpu->turn ? LOOK_ALONE_NS : LOOK_IDLE_NS;
-	/* Near, while it is decided: a tick in between starts no timer. */
+	/* In timer, not in a variable: the verifier would follow each value. */
+	timer->next = cpu->since ? LOOK_ALONE_NS : LOOK_IDLE_NS;
+	/* Near until this look is over: a tick in between starts no timer. */
 	cpu->looks.next = now;
-	if (cpu->turn) {
+	if (cpu->since) {
 		if (waits(where))
 			timer->next = until(cpu, now);
 		if (cpu->runs.vm && cpu->runs.pid == (u32)p->pid)
 			ends = look_at_vcpu(cpu, timer, where, now);
 		else
-			ends = now - cpu->turn >= cpu->slice && waits(where);
-		/* The thread runs alone here, and others wait for longer
-		 * elsewhere. */
-		if (!ends && !waits(where) && now - cpu->turn >= cpu->slice)
+			ends = now - cpu->since >= cpu->slice && waits(where);
+		/* The thread runs alone here, and another queue is behind. */
+		if (!ends && !waits(where) && now - cpu->since >= cpu->slice)
 			ends = behind(where, now) != where;
 		if (ends)
 			scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
@@ -472,20 +475,19 @@ void BPF_PROG(guard_ticks, struct task_struct *p)
 	struct guest *guest;
 	struct task *task;
 
-	if (!cpu || !cpu->turn)
+	if (!cpu || !cpu->since)
 		return;
-	/* The thread that the CPU had chosen before is gone. */
+	/* The thread that dispatch() chose did not come to run. */
 	cpu->chosen = 0;
 	look_soon(cpu, where, now);
-	/* While it is alone, its timer rarely looks whom its guest waits for.
-	 */
+	/* While the vCPU is alone, the timer rarely looks at its guest. */
 	if (p != bpf_get_current_task_btf())
 		return;
 	task = task_of(p);
 	guest = task ? guest_of(task) : 0;
 	if (guest && guest->full &&
 	    policy_after(now, guest->grace.looked) >= LOOK_BUSY_NS)
-		look(now);
+		look_at_rcu(now);
 }
 
 /* Runs once on each CPU. */

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the scheduler and user space share, beside watch's arrays of VMs and
- * vCPUs (watch.h), whose indexes it uses: an array of what it needs to know of
- * each guest's RCU and what it did for the VM, and one of the threads of vCPUs.
+ * What the scheduler and user space share beside watch's arrays of VMs and
+ * vCPUs (watch.h). `guests` has the index of a VM: what the scheduler needs to
+ * know of the guest's RCU, and what it did for the VM. `tids` and `members`
+ * translate between the index of a vCPU and its thread.
  */
 #ifndef REPRIEVE_GUARD_H
 #define REPRIEVE_GUARD_H
 
-/* How long a vCPU runs before the next one's turn. */
+/* How long a turn lasts where few compete for a CPU. */
 #define SLICE_NS 3000000
-/* The longest time by which a slice is extended. */
+/* How long an extension of a slice lasts at most. */
 #define MAX_EXTEND_NS 1000000
-/* The age from which on a grace period is late: vCPUs that hold it up are
- * rescued. */
+/* The age from which on a grace period is late: guard rescues who holds it up.
+ */
 #define LATE_NS 3000000
 
 #include "watch.h"
@@ -32,8 +33,8 @@ struct leaf {
 	u32 cpus;
 };
 
-/* Code in which a CPU of the guest spins for another one: until that has
- * answered a call, or while the owner of a mutex has a CPU. */
+/* Code in which a CPU of the guest spins for another one. for_owner: while the
+ * owner of a mutex has a CPU; else until the other has answered a call. */
 struct spin {
 	u64 start; /* a kernel address */
 	u32 bytes;
@@ -45,7 +46,8 @@ struct spins {
 	struct spin code[MAX_SPINS];
 };
 
-/* Where the guest keeps its RCU's state. */
+/* Where the guest keeps its RCU's state. Its kthread begins and ends grace
+ * periods, and forces quiescent states when jiffies reaches fqs_due. */
 struct rcu {
 	u32 leaves_used;
 	u32 node_entry; /* offsets in the guest's task_struct */
@@ -60,14 +62,14 @@ struct rcu {
 	u32 slots[MAX_GUEST_CPUS]; /* index in vcpus, plus 1, by guest CPU */
 };
 
-/* The guest's grace period, by the last look. */
+/* The guest's grace period, as look_at_rcu() last read it. */
 struct grace {
-	u64 seq; /* 0: there is none */
-	u64 since;
+	u64 seq; /* its number; 0: none is in progress or about to begin */
+	u64 since; /* when it began, or the kthread became ready for that */
 	u64 looked;
-	u64 owes[MAX_LEAVES]; /* who holds it up */
-	u32 kthread; /* index in vcpus, plus 1, of the one where RCU's kthread
-		      * is ready to run; 0: it is not, or not known */
+	u64 owes[MAX_LEAVES]; /* who holds it up, by leaf */
+	u32 kthread; /* where the kthread is ready to run, index in vcpus, plus
+		      * 1; 0: nowhere, or not known */
 };
 
 struct granted {
@@ -84,11 +86,11 @@ struct did {
 	struct granted extended;
 	struct granted rescued;
 	struct granted yielded;
-	u64 gave_way; /* turns that ended for the one that it spun for */
+	u64 gave_way; /* turns that ended for another vCPU that it spun for */
 };
 
-/* The scheduler writes grace and did, from any CPU. User space writes the
- * rest, and grace and what is about RCU only while ready is 0. */
+/* The scheduler writes grace and did, from any CPU. User space writes the rest,
+ * but rcu, spins and grace only while ready is 0. */
 struct guest {
 	u32 ready;
 	u32 weight;
@@ -99,8 +101,8 @@ struct guest {
 	struct did did;
 };
 
-/* No class of preemptions, but of extensions: the vCPU was in no critical
- * section of its kernel, but in one that a program of the guest announced. */
+/* The class of an extension in a section that a program of the guest announced.
+ * Preemptions have no such class. */
 enum { CLASS_ANNOUNCED = CLASSES };
 
 /* Set before loading. */

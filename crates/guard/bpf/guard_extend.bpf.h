@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Extensions: whether a vCPU whose slice is over keeps its CPU, since it is in
- * a critical section.
+ * Extensions: whether a vCPU whose slice or rescue is over keeps its CPU, since
+ * it is in a critical section.
  *
  * A vCPU that spins for another one of its VM leaves its section only after the
- * other has run. There are three kinds:
+ * other has run. It spins:
  *
- *   for a spin lock: as any section. Others queue behind the vCPU.
- *   for a mutex: no section. The vCPU gives its CPU to another one of its VM
- *   that was woken and waits for a CPU: the mutex may have been handed to it.
- *   for the answer to a call: the vCPU gives its CPU to any other one of its VM
- *   that waits for a CPU.
+ *   for a spin lock: guard extends it as in any section. Other vCPUs of the VM
+ *   queue behind it.
+ *   for a mutex: this is no section. It gives its CPU to another one of its VM
+ *   that was woken and waits for a CPU: the mutex may have been handed to that.
+ *   for the answer to a call: it gives its CPU to any other one of its VM that
+ *   waits for a CPU. If none does, guard extends it.
  *
- * Invariant: an extension lasts MAX_EXTEND_NS at most, and all of a VM's
- * together a quarter of the time (policy_extend).
+ * Invariant: the first look after MAX_EXTEND_NS ends an extension. All of a
+ * VM's together last a quarter of the time at most (policy_extend).
  */
 #pragma once
 
-/* How many vCPUs of a VM are looked at for the one that another spins for. */
+/* How many vCPUs of a VM spun_for looks at. */
 #define LOOK_SPUN_FOR 16
 
 static __always_inline _Bool critical(const struct observation *seen)
@@ -45,13 +46,11 @@ spins_in(const struct guest *guest, const struct observation *seen)
 	return 0;
 }
 
-/*
- * The thread of the vCPU that the one in slot, which spins here, may wait for,
- * and in the upper half where it can run. That is not known: of those that wait
- * for a CPU the one that left its own first is taken, since what the spinning
- * vCPU asked for is older than its absence. woken: only those that were woken.
- * 0 if nobody waits, or gets too far ahead of its turn.
- */
+/* For the vCPU in slot, which spins here: the thread of the vCPU that it may
+ * spin for, and in the upper half where that can run; or 0. Of the vCPUs that
+ * wait for a CPU and would not get too far ahead, it is the one that left its
+ * own first: what the spinning vCPU asked for is older than its absence. woken:
+ * only vCPUs that slept before. */
 __noinline u64 spun_for(u32 vm, u32 slot, u32 here, u32 woken)
 {
 	struct guest *guest = bpf_map_lookup_elem(&guests, &vm);
@@ -95,8 +94,8 @@ __noinline u64 spun_for(u32 vm, u32 slot, u32 here, u32 woken)
 	return found;
 }
 
-/* Another CPU is to run the vCPU next, which waits in that CPU's own queue:
- * soon, if who runs there has had a part of its turn. Whether it will. */
+/* Has another CPU run the vCPU next, which waits in that CPU's queue: soon, if
+ * the thread there has had a part of its turn. Returns whether it will. */
 static __always_inline _Bool yield_there(u32 where, u32 tid, u64 now)
 {
 	struct cpu *cpu = cpu_of(where);
@@ -104,15 +103,16 @@ static __always_inline _Bool yield_there(u32 where, u32 tid, u64 now)
 	if (!cpu || cpu->wanted || cpu->why)
 		return 0;
 	want(cpu, tid, WHY_YIELDED);
-	if (cpu->turn && !cpu->runs.extends &&
-	    policy_after(now, cpu->turn + SLICE_NS / 2) >= 0)
+	if (cpu->since && !cpu->runs.extends &&
+	    policy_after(now, cpu->since + SLICE_NS / 2) >= 0)
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 	return 1;
 }
 
-/* Whether the vCPU, which is current and spins, gives its CPU to one that can
- * run here: then task->spin.awaits is that one. One that runs elsewhere only is
- * run there. A vCPU that runs out of turn gives way to nobody. */
+/* Whether the vCPU, which is current and spins, gives its CPU to another one
+ * that can run here: that one is then task->spin.awaits. If the other one can
+ * run elsewhere only, guard has it run there, and the vCPU keeps its CPU. A
+ * vCPU that runs out of turn gives way to nobody. */
 static __always_inline _Bool gives_way(struct task *task, u32 woken, u64 now)
 {
 	u32 here = bpf_get_smp_processor_id(), where;
@@ -121,11 +121,12 @@ static __always_inline _Bool gives_way(struct task *task, u32 woken, u64 now)
 
 	if (!cpu || cpu->why)
 		return 0;
-	/* Most wait for a moment. It is found twice, or at its turn's end. */
+	/* Most spin for a moment. It has to spin at two looks, or at the end.
+	 */
 	if (!task->spin.since)
 		task->spin.since = now;
 	if (policy_after(now, task->spin.since) < LOOK_EXTENDED_NS / 2 &&
-	    policy_after(now, cpu->turn + cpu->slice) < 0)
+	    policy_after(now, cpu->since + cpu->slice) < 0)
 		return 0;
 	found = spun_for(task->vm, task->slot - 1, here, woken);
 	if (!found)
@@ -139,11 +140,10 @@ static __always_inline _Bool gives_way(struct task *task, u32 woken, u64 now)
 	return 0;
 }
 
-/* Whether the vCPU's guest runs the thread there that begins and ends its grace
- * periods, for some 0.1 ms. Most guests charge a thread for the time that its
- * vCPU has no CPU. So the kthread would wait behind all others of its vCPU when
- * it is woken for the next grace period, for as long as each of them runs that
- * time. */
+/* Whether the vCPU's guest runs the kthread there, which takes some 0.1 ms.
+ * Most guests charge a thread for the time that its vCPU has no CPU. The
+ * kthread would then wait behind all other threads of its vCPU for the next
+ * grace period. */
 static __always_inline _Bool runs_kthread(const struct guest *guest,
 					  const struct observation *seen)
 {
@@ -151,9 +151,9 @@ static __always_inline _Bool runs_kthread(const struct guest *guest,
 	       seen->task_host == guest->rcu.kthread_task;
 }
 
-/* Whether the vCPU, which is current, is in a section that should end before
- * it loses its CPU: a critical one of its kernel's, one that a program of the
- * guest announced, or RCU's kthread. */
+/* Whether the vCPU, which is current, is in a section that should end before it
+ * loses its CPU: a critical one of its kernel, one that a program of the guest
+ * announced, or the kthread. Also sets task->spin. */
 static __always_inline _Bool in_section(struct task_struct *p,
 					struct task *task, u32 *class, u64 now)
 {
@@ -191,9 +191,9 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	       seen.class != CLASS_UNKNOWN && runs_kthread(guest, &seen);
 }
 
-/* The same of the current thread, which is a vCPU. Like all functions of this
- * program with external linkage, it is verified once for each program that
- * calls it, not for each call and state. */
+/* The same of the current thread. The verifier looks at a function with
+ * external linkage once for each program that calls it, not for each call and
+ * state. */
 __noinline int current_in_section(u64 now)
 {
 	struct task_struct *p = bpf_get_current_task_btf();

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * CPUs that a thread of another class takes: the kernel runs every ordinary
- * thread before a vCPU, but for the time that is reserved. A vCPU that such a
- * thread preempts stays in the CPU's local queue, where no other CPU takes it
- * from.
+ * thread before a vCPU, but for the time that is reserved. If such a thread
+ * preempts a vCPU, the kernel puts that into the CPU's local queue. No other
+ * CPU takes it from there.
  *
  * Invariant: a vCPU is in a local queue for some ms at most while its CPU is
  * taken.
  */
 #pragma once
 
-/* How long threads that another class keeps from a CPU are not enqueued again,
- * after they were. */
+/* How long after guard has them enqueued again, it leaves threads in a local
+ * queue. */
 #define ENQUEUED_NS 100000000
 
 /* Whether the CPU runs a thread of another class. */
 static __always_inline _Bool is_taken(const struct cpu *cpu)
 {
-	return cpu && !cpu->turn && !cpu->idle;
+	return cpu && !cpu->since && !cpu->idle;
 }
 
-/* A CPU is taken, and some wait in its queue: an idle CPU where the first may
- * run is told. */
+/* Another class has the CPU, and threads wait in its queue: tells an idle CPU
+ * where the first may run. */
 __noinline int wake_another(u32 where)
 {
 	struct task_struct *p;
@@ -37,15 +37,14 @@ __noinline int wake_another(u32 where)
 	return 0;
 }
 
-/* Threads in this CPU's local queue, where no other CPU takes them, while it
- * runs one of another class: the one that was preempted, or that had been
- * chosen. If it lasts, they are enqueued again; rarely, since those that may
- * run on this CPU only come back, and the kernel bears that 256 times before
- * they run. */
+/* Another class has the CPU, and threads wait in its local queue: the one that
+ * it preempted, or that had been chosen. If that lasts, the kernel enqueues
+ * them again. Rarely, since a thread that may run on this CPU only comes back:
+ * the kernel bears that 256 times in a row. */
 static __always_inline void look_at_local(struct cpu *cpu, struct timer *timer,
 					  u64 now)
 {
-	if (cpu->turn)
+	if (cpu->since)
 		return;
 	if (cpu->idle || scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) <= 0) {
 		cpu->looks.local = 0;

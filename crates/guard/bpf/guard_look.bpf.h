@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * When a CPU's timer looks: whether the turn of the thread that runs is over,
- * and who owes its guest's grace period something. While no thread waits, the
- * next look is far away: an interrupt that is not needed costs a vCPU an exit.
- * The scheduler's tick, which comes anyhow, and each change of threads bring it
- * near.
+ * When a CPU's timer looks (timer_expired): whether the turn of the thread that
+ * runs is over, and which vCPUs of any VM are to be rescued. While no thread
+ * waits, the next look is far away: an interrupt that is not needed costs a
+ * vCPU an exit. The scheduler's tick, which comes anyhow, and each change of
+ * threads bring it near.
  *
  * Invariant: a CPU's timer is started on that CPU only, and always runs.
  */
 #pragma once
 
-/* How often a CPU's timer looks: in an extension, while others wait, while it
- * is idle, and else: the tick looks for changes. */
+/* How often a CPU's timer looks: in an extension or rescue; while a thread
+ * waits; while the CPU is idle; else, since the tick looks for changes. */
 #define LOOK_EXTENDED_NS 100000
 #define LOOK_BUSY_NS 1000000
 #define LOOK_IDLE_NS 20000000
@@ -36,7 +36,7 @@ struct {
 	__type(value, struct timer);
 } timers SEC(".maps");
 
-/* The next look on this CPU, where, is in ns, not when it was to be. */
+/* This CPU, where, looks next in ns, in place of the look that was planned. */
 static __always_inline void look_in(struct cpu *cpu, u32 where, u64 ns, u64 now)
 {
 	struct timer *timer = bpf_map_lookup_elem(&timers, &where);
@@ -49,20 +49,19 @@ static __always_inline void look_in(struct cpu *cpu, u32 where, u64 ns, u64 now)
 		cpu->looks.next = now + ns;
 }
 
-/* Time to the next look on a CPU that others wait for: to the end of the slice,
- * unless something else may end the turn, or another thread is to be rescued.
- */
+/* How long until the next look on a CPU that others wait for: to the end of the
+ * slice, but LOOK_BUSY_NS at most, or LOOK_EXTENDED_NS in a rescue. */
 static __always_inline u64 until(const struct cpu *cpu, u64 now)
 {
-	s64 left = policy_after(cpu->turn + cpu->slice, now);
+	s64 left = policy_after(cpu->since + cpu->slice, now);
 
 	if (cpu->why == WHY_RESCUED || left < LOOK_EXTENDED_NS)
 		return LOOK_EXTENDED_NS;
 	return left < LOOK_BUSY_NS ? left : LOOK_BUSY_NS;
 }
 
-/* Whether the next look is more than ns away. One that is long past was lost.
- */
+/* Whether the next look is more than ns away, or was lost, since it is long
+ * past. */
 static __always_inline _Bool looks_after(const struct cpu *cpu, s64 ns, u64 now)
 {
 	s64 ahead = policy_after(cpu->looks.next, now);
@@ -78,7 +77,7 @@ static __always_inline void look_within(struct cpu *cpu, u32 where, u64 ns,
 		look_in(cpu, where, ns, now);
 }
 
-/* The same, where the thread that runs is not alone. */
+/* Brings the next look near, while a thread waits for the CPU. */
 static __always_inline void look_for_one(struct cpu *cpu, u32 where, u64 now)
 {
 	s64 near = cpu->why == WHY_RESCUED ? LOOK_EXTENDED_NS : LOOK_BUSY_NS;
@@ -87,7 +86,7 @@ static __always_inline void look_for_one(struct cpu *cpu, u32 where, u64 now)
 		look_in(cpu, where, until(cpu, now), now);
 }
 
-/* The same, if it is not. */
+/* Brings the next look near, if a thread waits or runs as a rescue. */
 static __always_inline void look_soon(struct cpu *cpu, u32 where, u64 now)
 {
 	if (cpu->why == WHY_RESCUED || waits(where))

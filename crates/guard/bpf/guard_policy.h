@@ -4,21 +4,29 @@
  * time. Plain C without kernel calls. The includer defines u32, u64, s64, and
  * the times of guard.h.
  *
- * Fairness. Each vCPU has a virtual time: run time, divided by its weight (100
- * is normal). The vCPU with the least runs next. The runnable vCPUs of a VM
- * share the VM's weight. Their number changes while one of them runs, so a vCPU
- * is charged with the integral of that number over its run (struct
- * policy_group, "rate"): nothing is gained by sleeping at the right moment.
+ * Fairness. Each vCPU has a virtual time (the kernel's vruntime): run time,
+ * divided by its weight (100 is normal). The vCPU with the least runs next. The
+ * runnable vCPUs of a VM share the VM's weight. Their number changes while one
+ * of them runs. So policy_charge charges a vCPU with the integral of that
+ * number over its run (`rate`): a vCPU that sleeps at the right moment gains
+ * nothing.
  *
- * Run time counts however it was granted. An extended or rescued vCPU has a
- * larger virtual time afterwards and waits for longer: there is no other
- * repaying. Two things are bounded: how far ahead of its turn a vCPU and its VM
- * may get (policy_rescue), and how long one extension and all of a VM's
- * together may be (policy_extend).
+ * Words:
+ *   queue: of a CPU; its virtual time is the largest that began a turn there
+ *   clock: the largest virtual time of all queues
+ *   turn: a run of the vCPU with the least; slice: how long a turn may last
+ *   out of turn: a run for a rescue, or because another vCPU yields
+ *   ahead: by how much a vCPU's virtual time is larger than its queue's
+ *   debt: the same in run time; borrowed: what a VM ran out of turn
  *
- * Invariant: what a guest says only selects which vCPU is extended or rescued,
- * and one of three bounds of a rescue. No word of a guest lengthens either
- * beyond its bound, or lowers what is charged.
+ * policy_charge counts each run alike. An extended or rescued vCPU has a larger
+ * virtual time afterwards and waits for longer: it repays in no other way. The
+ * policy bounds how far ahead a vCPU and its VM may get (policy_too_far), how
+ * long one extension lasts, and how long all of a VM's last (policy_extend).
+ *
+ * Invariant: a guest's word selects which vCPU is extended or rescued, how soon
+ * and how long it is rescued, and how much debt its VM may have for that. Each
+ * of these has a bound that no word raises. No word lowers what is charged.
  */
 #ifndef REPRIEVE_GUARD_POLICY_H
 #define REPRIEVE_GUARD_POLICY_H
@@ -27,56 +35,53 @@
 #define POLICY_FN static inline __attribute__((always_inline, unused))
 
 #define POLICY_WEIGHT 100ULL
-/* Virtual time that a vCPU may be ahead of all others, at normal weight, and
- * the longest that a vCPU should wait for that reason. */
+/* How far ahead a vCPU of normal weight may be, and how long one that is ahead
+ * should wait at most (policy_ahead). */
 #define POLICY_AHEAD_NS 200000000ULL
 #define POLICY_WAIT_NS 4000000000ULL
-/* The time that a VM as a whole lacks is kept up to this many slices, for vCPUs
- * that wake up: a vCPU of two moves on by two slices in a turn. A VM that had
- * more than its share has that forgiven up to as much. */
+/* A VM that had less than its share is owed up to this many slices, for vCPUs
+ * that wake up: the virtual time of a vCPU of two moves on by two slices in a
+ * turn. A VM that had more than its share is forgiven as many. */
 #define POLICY_CREDIT_SLICES 4
 /* A VM may use this part (1/n) of the time that passes for extensions. */
 #define POLICY_EXTEND_PART 4
-/* A vCPU that owes lacks a tick of its guest's, which comes as soon as the vCPU
- * runs if the tick is due. Where the due time is not known, the vCPU is rescued
- * after it has been off its CPU for this long: most guests have 250 a second.
- */
+/* A vCPU that owes a quiescent state lacks a tick of its guest. A tick that is
+ * due comes as soon as the vCPU runs. If guard does not know, it rescues the
+ * vCPU after so long off its CPU: most guests have 250 ticks a second. */
 #define POLICY_RESCUE_GAP_NS 4000000ULL
-/* A vCPU that has work to do for the grace period needs no tick. The vCPU is
- * rescued after this long off its CPU, so that rescues do not follow each other
- * at once. */
+/* A vCPU where RCU's kthread is ready needs no tick. It is rescued after so
+ * long off its CPU, so that rescues do not follow each other at once. */
 #define POLICY_WORK_GAP_NS 500000ULL
-/* How long a rescue lasts if the quiescent state does not come before: enough
- * for the tick and the softirq that the tick raises. */
+/* How long a rescue lasts if the vCPU does not report before: enough for the
+ * tick and the softirq that the tick raises. */
 #define POLICY_RESCUE_NS 300000ULL
-/* The same for a vCPU where RCU's thread is ready: in the guest's run queue,
- * other threads may be before it. */
+/* The same where RCU's kthread is ready: in the guest's runqueue, other threads
+ * may be before it. */
 #define POLICY_WORK_NS 1000000ULL
 
-/* All vCPUs of a VM together may be ahead of their turns by as much as so many
- * of them alone. Else a VM of many, each of which may get ahead a little, would
- * gain a lot. */
+/* All vCPUs of a VM may borrow as much as so many of them alone. Else a VM of
+ * many vCPUs, each of which may get ahead a little, would gain a lot. */
 #define POLICY_BORROWERS 4
 
-/* Where more threads than this compete for a CPU, turns are shorter, so that a
- * round of turns takes as long as with so many: a preempted vCPU waits for a
- * round. Turns are not shorter than this, since each costs a switch. */
+/* If more threads than this compete for a CPU, slices are shorter: a round of
+ * turns takes as long as with so many. A preempted vCPU waits for a round. */
 #define POLICY_ROUND 4
+/* Slices are no shorter than this, since each turn costs a switch... */
 #define POLICY_TURN_LEAST_NS 1000000ULL
-/* But where a round would then take longer than this, since the kernel ends a
- * scheduler that lets a thread wait for 20 s; and these are the shortest. */
+/* ...unless a round would take longer than this: the kernel ends a scheduler
+ * under which a thread waits for 20 s. POLICY_TURN_ANY_NS is the shortest. */
 #define POLICY_ROUND_MOST_NS 8000000000ULL
 #define POLICY_TURN_ANY_NS 100000ULL
 
-/* The runnable vCPUs of a VM. */
+/* A VM's vCPUs, or all threads that are no vCPUs. */
 struct policy_group {
 	u64 weight;
-	u64 runnable;
+	u64 runnable; /* how many of them are */
 	u64 rate; /* integral of runnable / weight over time */
 	u64 since; /* the time up to which rate is known */
 	u64 vtime; /* run time of all its vCPUs, divided by its weight */
-	/* vtime is as in the queue of this CPU, whose virtual time is so far
-	 * behind the host's. */
+	/* vtime compares with the queue of this CPU, which is behind clock by
+	 * lag (policy_lag). */
 	u64 cpu;
 	u64 lag;
 	u64 borrowed; /* what vCPUs ran out of turn, each since its last turn */
@@ -85,9 +90,9 @@ struct policy_group {
 /* A vCPU. */
 struct policy_thread {
 	u64 vtime;
-	u64 began; /* when it got its CPU */
+	u64 began; /* when it got its CPU, or was last charged */
 	u64 rate; /* its group's, at that time */
-	u64 placed; /* vtime is absolute, not its lead before its queue */
+	u64 placed; /* 0: vtime is only how far ahead it is */
 };
 
 /* The time that a VM has left for extensions. */
@@ -136,9 +141,9 @@ POLICY_FN void policy_leave(struct policy_group *group, u64 now)
 		group->runnable--;
 }
 
-/* By how much virtual time in a queue is less than the host's, clock. What CPUs
- * take from each other's queues is not counted: a VM would gain what a queue
- * catches up while its vCPUs run there. More lacks where vCPUs cannot leave. */
+/* How far the queue is behind clock, beyond POLICY_AHEAD_NS. Less does not
+ * count: CPUs take from queues that are behind, and a VM would gain what the
+ * queue catches up. More comes where vCPUs may not run elsewhere. */
 POLICY_FN u64 policy_lag(u64 clock, u64 queue)
 {
 	s64 lag = policy_after(clock, queue + POLICY_AHEAD_NS);
@@ -146,9 +151,9 @@ POLICY_FN u64 policy_lag(u64 clock, u64 queue)
 	return lag > 0 ? (u64)lag : 0;
 }
 
-/* The VM's virtual time as it is in the queue of the CPU, where virtual time is
- * less by lag than the host's. vCPUs are in different queues: the VM keeps its
- * distance. */
+/* The VM's virtual time to compare with the queue of the CPU, which is behind
+ * clock by lag. A VM's vCPUs are in several queues: the VM keeps its distance
+ * from each. */
 POLICY_FN u64 policy_group_vtime(const struct policy_group *group, u64 cpu,
 				 u64 lag)
 {
@@ -156,8 +161,8 @@ POLICY_FN u64 policy_group_vtime(const struct policy_group *group, u64 cpu,
 				 : group->vtime + group->lag - lag;
 }
 
-/* Where the VM as a whole stands in the queue of the CPU; clock is the host's
- * virtual time. What the VM could not use is kept for a few turns only. */
+/* Moves the VM's virtual time to the queue of the CPU. The VM keeps what it
+ * could not use for a few turns only. */
 POLICY_FN void policy_stand(struct policy_group *group, u64 clock, u64 cpu,
 			    u64 lag)
 {
@@ -182,8 +187,8 @@ POLICY_FN void policy_begin(struct policy_thread *thread,
 	thread->rate = group->rate;
 }
 
-/* The time that the vCPU ran since policy_begin, or since it was last charged,
- * is charged. Returns that time. */
+/* Charges the vCPU and its VM for the time since policy_begin, or since the
+ * last charge. Returns that time. */
 POLICY_FN u64 policy_charge(struct policy_thread *thread,
 			    struct policy_group *group, u64 now)
 {
@@ -208,11 +213,11 @@ POLICY_FN u64 policy_weight(const struct policy_group *group)
 	return weight ? weight : 1;
 }
 
-/* How far behind the virtual time of its queue a vCPU may come back that slept:
- * as far as its VM as a whole lacks. While the vCPU slept, its VM's share was
- * for the other vCPUs, which may not have been able to use it. Where the VM had
- * too much, that is negative: else vCPUs that run one after the other would
- * have a whole share each. clock, cpu and lag: as in policy_stand. */
+/* How far behind its queue a vCPU that wakes up may be: as far as its VM lacks
+ * time. While the vCPU slept, the other vCPUs had the VM's share, but may not
+ * have been able to use it. If the VM had too much, the credit is negative:
+ * else vCPUs that run one after the other would have a whole share each. clock,
+ * cpu and lag: as in policy_stand. */
 POLICY_FN s64 policy_credit(const struct policy_group *group, u64 clock,
 			    u64 cpu, u64 lag)
 {
@@ -228,26 +233,27 @@ POLICY_FN s64 policy_credit(const struct policy_group *group, u64 clock,
 	return -leads > most ? most : leads < 0 ? -leads : 0;
 }
 
-/* A vCPU that did not sleep keeps what it is owed. */
+/* The credit of a vCPU that did not sleep: it keeps what it is owed. */
 #define POLICY_KEPT_NS POLICY_AHEAD_NS
 
-/* How far ahead of its queue a vCPU of that weight may stand: its debt is
- * forgiven beyond it. load is the weight of all that compete for one CPU, by
- * which virtual time passes more slowly than time. */
+/* How far ahead a vCPU of that weight may be: policy_place forgives what is
+ * beyond. load is the weight of all that compete for one CPU: the more, the
+ * longer a vCPU waits until virtual time has passed. */
 POLICY_FN u64 policy_ahead(u64 weight, u64 load)
 {
 	u64 ahead = policy_scaled(POLICY_AHEAD_NS, weight);
 	u64 most;
 
-	/* More may come while it waits. */
+	/* More vCPUs may come while it waits. */
 	if (load < POLICY_WEIGHT)
 		load = POLICY_WEIGHT;
 	most = policy_scaled(POLICY_WAIT_NS, load);
 	return ahead < most ? ahead : most;
 }
 
-/* Where the vCPU stands in its queue, whose virtual time is queue. A vCPU that
- * is far ahead waits for a bounded time. */
+/* The vCPU joins its queue: it is at most credit behind, and at most
+ * policy_ahead ahead, so that it waits for a bounded time. Returns its virtual
+ * time, by which the queue is ordered. */
 POLICY_FN u64 policy_place(struct policy_thread *thread,
 			   const struct policy_group *group, u64 queue,
 			   u64 load, s64 credit)
@@ -261,8 +267,9 @@ POLICY_FN u64 policy_place(struct policy_thread *thread,
 	return thread->vtime;
 }
 
-/* The vCPU that runs may have another turn, for which it is not placed in its
- * queue. What it ran while it was alone is forgiven only when it waits. */
+/* The vCPU that runs may have another turn, without joining its queue. It is at
+ * most POLICY_KEPT_NS behind. How far it is ahead stays: policy_place forgives
+ * that only when the vCPU waits. */
 POLICY_FN void policy_stays(struct policy_thread *thread,
 			    const struct policy_group *group, u64 queue,
 			    u64 load)
@@ -274,17 +281,18 @@ POLICY_FN void policy_stays(struct policy_thread *thread,
 		thread->vtime = vtime;
 }
 
-/* The vCPU starts in its turn (not rescued: that is ahead of its turn). */
+/* The vCPU begins a turn: the queue moves on with it, but never back. A run out
+ * of turn moves no queue. */
 POLICY_FN void policy_start(u64 *queue, const struct policy_thread *thread)
 {
 	if (policy_after(thread->vtime, *queue) > 0)
 		*queue = thread->vtime;
 }
 
-/* Whether the first vCPU of another CPU's queue, at there, should run here,
- * where the vCPU at here would: it is further behind than what the caches hold
- * is worth, two turns of the heavier one, but no more than half of what a vCPU
- * may be ahead. So no queue's vCPUs get more than those of others for long. */
+/* Whether the first vCPU of another CPU's queue should run here, before the
+ * vCPU that would. there and here are their virtual times. A move loses what
+ * the caches hold. So the other one has to be behind by two turns of the
+ * heavier one, or by half of what a vCPU may be ahead if that is less. */
 POLICY_FN int policy_behind(u64 there, u64 there_weight, u64 here,
 			    u64 here_weight, u64 load)
 {
@@ -296,7 +304,7 @@ POLICY_FN int policy_behind(u64 there, u64 there_weight, u64 here,
 	return policy_after(here, there) > (s64)(turns < most ? turns : most);
 }
 
-/* How far ahead of its turn the vCPU is, in run time. */
+/* How far ahead the vCPU is, in run time. */
 POLICY_FN u64 policy_debt(const struct policy_thread *thread,
 			  const struct policy_group *group, u64 queue)
 {
@@ -319,9 +327,11 @@ POLICY_FN void policy_refill(struct policy_budget *budget, u64 now)
 		budget->left = most;
 }
 
-/* The slice of a thread is over, or somebody wants its CPU; began: since when
- * its slice is extended, or 0; section: whether it is in a section that should
- * end first. After each POLICY_STAY it is asked again soon. */
+/* Whether a thread keeps its CPU, whose slice is over or whose CPU another
+ * thread is to have. began: since when its slice is extended, or 0; section:
+ * whether it is in a section that should end first. The first POLICY_STAY takes
+ * MAX_EXTEND_NS of the budget, and the end gives back what was not used. After
+ * POLICY_STAY the caller asks again soon. */
 POLICY_FN enum policy_verdict
 policy_extend(u64 *began, struct policy_budget *budget, int section, u64 now)
 {
@@ -349,9 +359,9 @@ policy_extend(u64 *began, struct policy_budget *budget, int section, u64 now)
 	return verdict;
 }
 
-/* How far ahead of its turn, in run time, a vCPU may get when the grace period
- * that it holds up is that old. A young one will end by itself; an old one is
- * worth debt. Nothing is worth more than twice max_hold. */
+/* How much debt a vCPU may have if the grace period that it holds up is that
+ * old. A young grace period will end by itself; an old one is worth debt. Twice
+ * hold (settings.max_hold) is the most. */
 POLICY_FN u64 policy_debt_allowed(u64 age, u64 hold)
 {
 	if (age < LATE_NS)
@@ -361,9 +371,11 @@ POLICY_FN u64 policy_debt_allowed(u64 age, u64 hold)
 	return SLICE_NS + age;
 }
 
-/* Whether the vCPU, or its VM as a whole, would be too far ahead if it ran for
- * ns out of its turn, where it may be ahead by allowed; or a part of its debt
- * would be forgiven then, and so be a gain. load is as in policy_ahead. */
+/* Whether the vCPU must not run for ns out of turn:
+ *   its debt would be more than allowed;
+ *   its VM would borrow more than POLICY_BORROWERS times that; or
+ *   policy_place would forgive a part of its debt, which would be a gain.
+ * load is as in policy_ahead. */
 POLICY_FN int policy_too_far(const struct policy_thread *thread,
 			     const struct policy_group *group, u64 queue,
 			     u64 load, u64 ns, u64 allowed)
@@ -377,22 +389,21 @@ POLICY_FN int policy_too_far(const struct policy_thread *thread,
 		       (s64)policy_ahead(weight, load);
 }
 
-/* The work that a vCPU that holds up a grace period has to do for it. */
+/* Why a vCPU that holds up a grace period has to run. */
 enum policy_need {
-	POLICY_TICK, /* a tick, of which nobody says whether it is due */
+	POLICY_TICK, /* a tick; guard does not know whether one is due */
 	POLICY_DUE_TICK,
-	POLICY_WORK, /* RCU's own thread has to run there */
+	POLICY_WORK, /* RCU's kthread, which is ready there */
 };
 
 enum policy_answer {
 	POLICY_YES,
-	POLICY_NOT_YET, /* it would not help */
-	POLICY_IN_DEBT,
+	POLICY_NOT_YET, /* too early for a rescue to help */
+	POLICY_IN_DEBT, /* policy_too_far */
 };
 
-/* Whether a vCPU that waits for its turn, and has been off its CPU since left,
- * is scheduled next because it holds up a grace period of that age: not if it
- * gets too far ahead, nor if a part of its debt would be forgiven. */
+/* Whether a vCPU that waits is rescued: it holds up a grace period of that age,
+ * and has been off its CPU since left. */
 POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 					   const struct policy_group *group,
 					   u64 queue, u64 load, u64 age,
@@ -400,7 +411,7 @@ POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 					   enum policy_need need, u64 now)
 {
 	u64 allowed = policy_debt_allowed(age, hold);
-	/* Whatever it begins as: the thread may become ready meanwhile. */
+	/* Also for a tick: the kthread may become ready during the rescue. */
 	u64 ns = POLICY_WORK_NS;
 	u64 gap = need == POLICY_DUE_TICK ? 0
 		  : need == POLICY_WORK	  ? POLICY_WORK_GAP_NS
@@ -413,9 +424,8 @@ POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 		       : POLICY_YES;
 }
 
-/* Whether a vCPU to which another of its VM yields is scheduled next: not if it
- * gets too far ahead. Where a slice is longer than a hold, it is the bound:
- * else there would be none. */
+/* Whether a vCPU to which another of its VM yields runs next. If a slice is
+ * longer than hold, a slice is the debt allowed: else none would ever run. */
 POLICY_FN int policy_yield(const struct policy_thread *thread,
 			   const struct policy_group *group, u64 queue,
 			   u64 load, u64 hold)
@@ -424,16 +434,15 @@ POLICY_FN int policy_yield(const struct policy_thread *thread,
 			       hold > SLICE_NS ? hold : SLICE_NS);
 }
 
-/* Whether the vCPU that runs, and was charged, has another turn: it is before
- * the first that waits in its queue, if one does. */
+/* Whether the vCPU that runs, and was charged, has another turn: no vCPU waits
+ * in its queue, or the first one there has a larger virtual time. */
 POLICY_FN int policy_again(const struct policy_thread *running, int waits,
 			   u64 first)
 {
 	return !waits || policy_after(running->vtime, first) < 0;
 }
 
-/* How long a turn is on a CPU for which so many threads compete, who runs there
- * included. */
+/* The slice on a CPU for which count threads compete, the current one too. */
 POLICY_FN u64 policy_turn(u64 count)
 {
 	u64 turn;
@@ -448,9 +457,9 @@ POLICY_FN u64 policy_turn(u64 count)
 	return turn > least ? turn : least;
 }
 
-/* The rest of a turn that was to be so long, for a thread that has used so
- * much of it and was off its CPU. If nothing is, it has what is left of grace:
- * it may be changed again and again, and has no more for that. */
+/* The rest of a turn of that length, for a thread that used so much of it
+ * before it lost its CPU. After the length is used, the thread has grace once,
+ * however often it loses its CPU. */
 POLICY_FN u64 policy_left(u64 length, u64 used, u64 grace)
 {
 	if (used < length)

@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Rescues: which vCPU holds up its guest's grace period, and when and where it
- * has a short turn for that.
+ * Rescues: which vCPU holds up its guest's grace period, and when and where
+ * guard runs it out of turn for that.
  *
- * look() reads whom the guest's RCU waits for, and notes it in guest.owes. If
- * such a vCPU waits for a CPU, it is rescued when the guest's timer expires
- * (guard_tick), or when the timer of any CPU looks (rescue_pending).
+ * look_at_rcu() reads which vCPUs the guest's RCU waits for, and notes them in
+ * guest.grace.owes: those that have to report, those where a reader has to go
+ * on, and the one where the kthread has to run. If such a vCPU waits for a CPU,
+ * guard rescues it when the guest's timer expires (guard_tick), or when the
+ * timer of any CPU does (rescue_pending).
  *
- * Invariant: one rescued vCPU at most runs on a CPU, or waits for it. A rescue
- * lasts POLICY_WORK_NS at most, and is charged like any run.
+ * Invariant: one rescued vCPU at most runs on a CPU, or waits for it. The first
+ * look after POLICY_WORK_NS ends a rescue, but an extension may follow. Both
+ * are charged like any run.
  */
 #pragma once
 
-/* A guest's task_struct.__state from the choice of a CPU for a task
- * that is woken until that CPU has queued it. */
+/* A guest's task_struct.__state while a task is woken, until the CPU chosen for
+ * it has queued it. */
 #define GUEST_TASK_WAKING 0x200
 
 #define NO_CPU (~0U)
@@ -22,7 +25,7 @@
 #define read_guest(to, from) \
 	bpf_probe_read_user(to, sizeof(*(to)), (void *)(from))
 
-/* Whether a vCPU of the VM owes its guest something. */
+/* Notes whether a vCPU of the VM owes. */
 static __always_inline void set_owing(u32 index, _Bool owes)
 {
 	u64 bit;
@@ -36,14 +39,15 @@ static __always_inline void set_owing(u32 index, _Bool owes)
 		add(&owing, -1);
 }
 
-/* The guest's gp_seq was read. Several CPUs may have done so. */
+/* Notes the guest's gp_seq. Several CPUs may do so at once: an older one may
+ * win until the next look. */
 static __always_inline void note_seq(struct guest *guest, u64 seq, u64 now)
 {
 	u64 before = guest->grace.seq, next = seq & 3 ? seq : 0;
 
 	if (next == before)
 		return;
-	/* Before the number is there, which says that it is valid. */
+	/* Before the number: rescue() reads both. */
 	if (next && next >> 2 != before >> 2)
 		guest->grace.since = now;
 	__sync_val_compare_and_swap(&guest->grace.seq, before, next);
@@ -52,7 +56,7 @@ static __always_inline void note_seq(struct guest *guest, u64 seq, u64 now)
 /* Knowledge of the guest's grace-period kthread. */
 struct kthread {
 	u32 cpu; /* whose vCPU has to run for it, or NO_CPU */
-	u32 ready; /* it waits for that CPU; else the timer that wakes it does
+	u32 ready; /* it is runnable there; else the timer that wakes it is due
 		    */
 };
 
@@ -67,9 +71,9 @@ static __always_inline void look_at_kthread(const struct guest *guest, u64 seq,
 	if (!guest->rcu.kthread_cpu || !guest->rcu.kthread_on_rq)
 		return;
 	read_guest(&on_rq, guest->rcu.kthread_on_rq);
-	/* Since Linux 6.12 who sleeps may be there, too. Who was woken for a
-	 * vCPU without a CPU is not, until an interrupt of that vCPU puts it
-	 * there. */
+	/* Since Linux 6.12 a task that sleeps may be on the runqueue, too. A
+	 * task that was woken for a vCPU without a CPU is not, until an
+	 * interrupt of that vCPU puts it there. */
 	if (guest->rcu.kthread_state &&
 	    !read_guest(&state, guest->rcu.kthread_state))
 		on_rq = state == GUEST_TASK_WAKING || (on_rq && !state);
@@ -84,8 +88,8 @@ static __always_inline void look_at_kthread(const struct guest *guest, u64 seq,
 		kthread->cpu = cpu;
 }
 
-/* The leaf's CPU where a task runs next that was preempted in a reader for
- * which the grace period waits, or NO_CPU. */
+/* The CPU of the leaf where a preempted reader runs next for which the grace
+ * period waits, or NO_CPU. */
 static __always_inline u32 blocked_cpu(const struct guest *guest,
 				       const struct vm *vm,
 				       const struct leaf *leaf)
@@ -110,12 +114,10 @@ static __always_inline u64 cpu_bit(const struct leaf *leaf, u32 cpu)
 	return cpu < leaf->cpus && cpu < 64 ? 1ULL << cpu : 0;
 }
 
-/*
- * Looks who holds up the grace period of the guest whose vCPU is current. What
- * is read changes only while one of the guest's vCPUs runs, so that the last
- * look before all are preempted stays true.
- */
-__noinline int look(u64 now)
+/* Looks who holds up the grace period of the guest whose vCPU is current. Only
+ * the guest's own vCPUs change what is read. So what the last look has read
+ * stays true while all of them are preempted. */
+__noinline int look_at_rcu(u64 now)
 {
 	struct task *task = task_of(bpf_get_current_task_btf());
 	struct guest *guest = task ? guest_of(task) : 0;
@@ -131,8 +133,8 @@ __noinline int look(u64 now)
 	if (read_guest(&seq, vm->gp_seq))
 		return 0;
 	look_at_kthread(guest, seq, &kthread);
-	/* Between two, a ready kthread begins the next one: its age counts from
-	 * here, since callbacks wait for it. */
+	/* Between two grace periods, a ready kthread is about to begin the next
+	 * one. Callbacks wait for that: it counts from now on. */
 	if (kthread.ready)
 		seq |= 1;
 	note_seq(guest, seq, now);
@@ -190,10 +192,10 @@ static __always_inline u64 noticed(const struct task *task)
 	return seq;
 }
 
-/* Whether the rescue of the current thread, at which was just looked, and which
- * has run for so long, is over: what it is for may change while it lasts. A
- * tick at which a CPU notices a grace period does no more than that: the next
- * one reports, in a rescue of its own. */
+/* Whether the rescue of the current thread is over. It has run for so long, and
+ * a look was just before: its purpose may change while it lasts. At a tick a
+ * CPU only notices a grace period. It reports at the next one, in a rescue of
+ * its own. */
 __noinline int rescue_over(u64 ran)
 {
 	struct task *task = task_of(bpf_get_current_task_btf());
@@ -238,8 +240,8 @@ __noinline int may_rescue(struct task *task, u64 age, u64 now)
 	return answer == POLICY_YES;
 }
 
-/* How well a rescue fits on the CPU. Another rescue there, or who else runs out
- * of turn, is not cut short; another vCPU of the VM only if need be. */
+/* How well a rescue fits on the CPU. It cuts short no thread that runs out of
+ * turn, and another vCPU of its VM or an extension only if need be. */
 enum { FITS_NOT, FITS_BADLY, FITS };
 
 static __always_inline u32 fits(const struct task *task, struct task_struct *p,
@@ -247,22 +249,22 @@ static __always_inline u32 fits(const struct task *task, struct task_struct *p,
 {
 	struct cpu *cpu = cpu_of(where);
 
-	/* A CPU that is off has no timer. */
-	if (!cpu || !cpu->looks.next || (cpu->turn && cpu->why) ||
+	/* A CPU that is offline has no timer. */
+	if (!cpu || !cpu->looks.next || (cpu->since && cpu->why) ||
 	    !kernel_allows(p, where))
 		return FITS_NOT;
-	/* While another is wanted there, nobody knows what this one would still
-	 * be for, and its VM would get too far ahead: what rescues take is
-	 * counted after them. */
+	/* If another vCPU is wanted there, this one might run long after the
+	 * look, and its VM would get too far ahead: debt counts only what has
+	 * run. */
 	if (is_taken(cpu) || cpu->wanted)
 		return FITS_NOT;
-	if (!cpu->turn || cpu->runs.extends || cpu->runs.vm == task->vm + 1)
+	if (!cpu->since || cpu->runs.extends || cpu->runs.vm == task->vm + 1)
 		return FITS_BADLY;
 	return FITS;
 }
 
-/* Where the vCPU, which waits, should be rescued now: where it waits, or if
- * that does not fit, on one of two CPUs where it may run. */
+/* Where the vCPU, which waits, should be rescued now: on the CPU of its queue,
+ * or if that does not fit, on one of two CPUs where it may run. */
 __noinline u32 rescue_at(u32 tid)
 {
 	struct task_struct *p = bpf_task_from_pid(tid);
@@ -311,8 +313,8 @@ static __always_inline void rescue(struct task_struct *p, struct task *task,
 	scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 }
 
-/* KVM's timer function: the guest's timer expires, mostly for a tick. This is
- * the best moment for a rescue, since the tick comes with the vCPU. */
+/* KVM's timer function: the guest's timer expires, mostly for a tick. A rescue
+ * is best then: the tick comes as soon as the vCPU runs. */
 SEC("fentry/apic_timer_fn")
 int BPF_PROG(guard_tick, void *timer)
 {
@@ -330,7 +332,7 @@ int BPF_PROG(guard_tick, void *timer)
 		return 0;
 	task = task_of(p);
 	guest = task ? guest_of(task) : 0;
-	/* A vCPU that sleeps has no ticks, but is woken by other timers. */
+	/* A vCPU that sleeps has no ticks, but other timers wake it. */
 	if (guest && guest->full && task->counted && task->wait.queued &&
 	    !task->turn.why) {
 		task->wait.ticked = 1;
@@ -341,18 +343,18 @@ int BPF_PROG(guard_tick, void *timer)
 	return 0;
 }
 
-/* How many vCPUs that owe one look of a CPU's timer may try to rescue, and how
- * many steps it may take to find them. Each is the look-up of a thread, and
- * there may be thousands: the next look goes on with the others. */
+/* How many vCPUs one look tries to rescue, and how many steps it takes to find
+ * them. Each is the look-up of a thread, and there may be thousands: the next
+ * look goes on with the others. */
 #define LOOK_OWING 16
 #define LOOK_STEPS 128
-/* Places in a pass of vCPUs, by VM, leaf and CPU of the leaf. */
+/* Places in a pass: one for each CPU of each leaf of each VM. */
 #define LEAF_PLACES 64
 #define VM_PLACES (LEAF_PLACES * MAX_LEAVES)
 
 /* A CPU's pass over all vCPUs that owe. */
 struct pass {
-	u32 left; /* of this look's */
+	u32 left; /* how many vCPUs this look may still try */
 	u32 place; /* the next */
 };
 
@@ -373,7 +375,7 @@ __noinline u32 lowest(u64 mask)
 	return low ? log2_u32(low & -low) : 32 + log2_u32(high & -high);
 }
 
-/* The same of the vCPU that is in slot, if it waits. */
+/* Rescues the vCPU in that slot, if it waits. */
 static __always_inline void rescue_slot(u32 slot, struct guest *guest, u64 now)
 {
 	u32 *tid = bpf_map_lookup_elem(&tids, &slot);
@@ -392,8 +394,8 @@ static __always_inline void rescue_slot(u32 slot, struct guest *guest, u64 now)
 	bpf_task_release(p);
 }
 
-/* Goes on to the next VM, leaf or vCPU that owes, and rescues that. Whether the
- * look is over. */
+/* Goes on to the next VM, leaf or vCPU that owes, and rescues that vCPU.
+ * Returns whether the look is over. */
 static __always_inline _Bool rescue_next(struct pass *pass, u64 now)
 {
 	u32 place = pass->place, index = place / VM_PLACES;
@@ -445,6 +447,7 @@ static __always_inline _Bool rescue_next(struct pass *pass, u64 now)
 	return 0;
 }
 
+/* A look at the vCPUs that owe, of all VMs. */
 __noinline int rescue_pending(u64 now)
 {
 	u32 zero = 0, n;

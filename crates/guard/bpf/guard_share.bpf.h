@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Shares: which VM a thread belongs to, what runs is charged to whom, and what
- * place in the queue that gives. The rules are guard_policy.h's; here are the
- * locks around them.
+ * Shares: which VM (group) a thread belongs to, whom its runs are charged to,
+ * and where in a queue it waits. guard_policy.h has the rules; here are the
+ * locks around them. place() comes before each wait, begin() and charge() are
+ * around each run.
  *
  * Invariant: a group's `runnable` is the number of tasks whose `counted` names
  * it, and both change under its lock.
@@ -75,7 +76,7 @@ __noinline int join(struct task *task, u64 now)
 	return 0;
 }
 
-/* The vCPU ran out of its turn. */
+/* The vCPU ran out of turn. */
 static __always_inline void borrow(struct task *task, u64 ran)
 {
 	struct group *group = group_of(task);
@@ -86,8 +87,8 @@ static __always_inline void borrow(struct task *task, u64 ran)
 	add(&group->group.borrowed, ran);
 }
 
-/* The thread has its turn, or is a vCPU no longer: until that came, it has
- * repaid all. */
+/* The thread begins a turn, for which it waited until its debt was repaid; or
+ * it is a vCPU of the VM no longer. */
 static __always_inline void repay(struct task *task)
 {
 	struct group *group = group_of(task);
@@ -115,7 +116,7 @@ static __always_inline void resolve(struct task_struct *p, struct task *task,
 	found = bpf_map_lookup_elem(&members, &tid);
 	if (found)
 		slot = *found;
-	/* Its VM may have been left and followed again meanwhile. */
+	/* User space may have forgotten its VM, and found it again. */
 	vcpu = vcpu_of(task);
 	if (slot == task->slot && (!slot || (vcpu && vcpu->vm == task->vm)))
 		return;
@@ -126,7 +127,7 @@ static __always_inline void resolve(struct task_struct *p, struct task *task,
 		return;
 	slot--;
 	vcpu = bpf_map_lookup_elem(&vcpus, &slot);
-	/* Another process may have got the ID of a thread that ended. */
+	/* Another process may have the ID of a thread that ended. */
 	if (!vcpu || vcpu->tgid != (u32)p->tgid)
 		return;
 	task->vm = vcpu->vm;
@@ -144,8 +145,8 @@ static __always_inline void begin(struct task *task, u64 now)
 	bpf_spin_unlock(&group->lock);
 }
 
-/* The thread is charged for what it ran. Not inlined: it is called from many
- * places, and the verifier would follow each. */
+/* Charges the thread and its VM for what it ran. Not inlined: many places call
+ * it, and the verifier would follow each. */
 __noinline u64 charge(struct task *task, u64 now)
 {
 	u64 clock = virtual_now, weight = POLICY_WEIGHT, more = 0, lag, ran;
@@ -177,8 +178,8 @@ __noinline u64 charge(struct task *task, u64 now)
 	return ran;
 }
 
-/* Where the thread stands in the CPU's queue; woken: it slept until now. All
- * queues have one virtual time, as far as threads can move. */
+/* Puts the thread into the place in the CPU's queue that it returns. woken: it
+ * slept until now. */
 __noinline u64 place(struct task *task, u32 where, int woken)
 {
 	u64 clock = virtual_now, at;
@@ -211,7 +212,7 @@ static __always_inline _Bool may_yield_to(const struct task *task)
 			    per_cpu(), settings.max_hold);
 }
 
-/* The thread starts in its turn, on that CPU. */
+/* The thread begins a turn on that CPU. */
 static __always_inline void start(struct task *task, struct cpu *cpu)
 {
 	policy_start(&cpu->vtime, &task->thread);

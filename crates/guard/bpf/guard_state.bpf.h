@@ -2,14 +2,15 @@
 /*
  * What guard knows of threads, VMs and CPUs, and where it is kept.
  *
- * Invariant: a CPU's entry is written on that CPU, but for `wanted`, which any
- * CPU may set. Groups are written under their lock.
+ * Invariant: a CPU's entry is written on that CPU or under its runqueue's lock,
+ * but for `wanted`, which any CPU may set. A group is written under its lock,
+ * but for `borrowed`, which is changed atomically.
  */
 #pragma once
 
 #define QUEUE_CPU 0x2000ULL /* plus the CPU: by virtual time */
 
-/* Why a thread has its turn. */
+/* Why a thread runs: 0 in its turn, else out of turn. */
 #define WHY_TURN 0
 #define WHY_RESCUED 1 /* it holds up a grace period */
 #define WHY_YIELDED 2 /* another vCPU of its VM waits for it */
@@ -33,16 +34,17 @@ const volatile struct settings settings;
 u64 active;
 /* Changes whenever threads of vCPUs come or go. */
 u64 generation;
-/* A bit per VM that has a vCPU that owes. */
+/* A bit per VM of which a vCPU owes: the guest's grace period waits for it. */
 u64 pending[MAX_VMS / 64];
 /* How many such VMs there are. */
 static u64 owing;
-/* The virtual time of the queue that is furthest. */
+/* The policy's clock: the virtual time of the queue that is furthest. */
 static u64 virtual_now;
 /* The weight of all VMs that are runnable. */
 static u64 all_weight;
-/* When a thread came last for which no CPU was idle. */
-static u64 comes;
+/* When a thread last joined a queue while no CPU was idle. */
+static u64 last_came;
+
 struct group {
 	struct bpf_spin_lock lock;
 	u32 pad;
@@ -55,47 +57,47 @@ struct group {
  * weight: any user may give their threads that policy. */
 #define GROUP_STRAYS MAX_VMS
 
-/* A thread's turn, also of the last while it waits. */
+/* A thread's turn, or run out of turn. While it waits: the last one. */
 struct turn {
-	u64 used; /* of it, before another class took its CPU */
-	u64 length;
+	u64 used; /* run time of it before another class took its CPU */
+	u64 length; /* if it is interrupted: how long it may last in all */
 	u64 borrowed; /* what it ran out of turn since its last turn */
 	u32 why;
 };
 
-/* Its time in a queue. */
+/* A thread's wait for a CPU. */
 struct wait {
-	u64 since;
-	u32 queued;
-	u32 woken; /* it waits since it was woken */
-	u32 ticked; /* its guest's tick was due meanwhile */
+	u64 since; /* 0: it does not wait */
+	u32 queued; /* it is in the queue of a CPU */
+	u32 woken; /* it slept before */
+	u32 ticked; /* its guest's timer expired meanwhile */
 };
 
 struct task {
 	struct policy_thread thread;
-	u64 extended; /* since when its slice is, or 0 */
+	u64 extended; /* since when its slice is extended, or 0 */
 	struct turn turn;
 	struct wait wait;
 	struct {
-		u64 since; /* it was found spinning at each look, or 0 */
-		u32 awaits; /* this thread of its VM waits for a CPU */
+		u64 since; /* since when each look found it spinning, or 0 */
+		u32 awaits; /* the thread of its VM that gets its CPU, or 0 */
 	} spin;
 	struct {
 		u64 at; /* when it last left its CPU */
 		u64 noticed; /* the gp_seq that its guest's CPU knew then */
 	} left;
-	u64 generation; /* of the membership below */
+	u64 generation; /* the `generation` for which slot and vm were found */
 	u32 slot; /* index in vcpus, plus 1; 0: no vCPU */
 	u32 vm;
 	u32 counted; /* index in groups, plus 1, of the group that counts it */
-	u32 cpu; /* in whose queue it competes */
-	u32 class; /* at the start of the extension */
+	u32 cpu; /* in whose queue it waits, or where it runs */
+	u32 class; /* its enum class when the extension began */
 };
 
-/* When a CPU's timer looks, and no sooner than when at what. */
+/* When a CPU's timer expires next, and when the CPU looks again. */
 struct looks {
 	u64 next;
-	u64 elsewhere; /* at other queues */
+	u64 elsewhere; /* at other CPUs' queues */
 	u64 overdue; /* for threads that wait too long */
 	/* Threads in its local queue are enqueued again then, unless one has
 	 * run. 0: none was seen. */
@@ -110,17 +112,19 @@ struct runs {
 	u32 extends; /* it is in an extension */
 };
 
-/* The state of a CPU. Written there, also read elsewhere. */
+/* The state of a CPU. */
 struct cpu {
-	u64 vtime; /* of its queue: that of the thread that started last */
-	u64 turn; /* since when a thread runs, 0: none does */
-	u64 slice; /* how long that thread may run */
-	u32 why; /* it runs, or the last did unless the CPU is idle */
+	u64 vtime; /* of its queue: the largest of threads that began a turn */
+	u64 since; /* when the thread here got the CPU or another turn; 0: none
+		    * runs */
+	u64 slice; /* how long it may run from then on */
+	u32 why; /* why it runs, or the last one did; WHY_TURN if idle */
 	struct runs runs;
 	struct looks looks;
-	u64 wanted; /* a thread to run next, and why in the upper half */
+	u64 wanted; /* the thread to run next out of turn, and why in the upper
+		     * half; or 0 */
 	u32 idle;
-	u32 chosen; /* another is chosen than the thread that runs */
+	u32 chosen; /* dispatch() chose another thread than the one that runs */
 };
 
 /* Have the layouts in the program's BTF, and so in Rust. */
@@ -156,7 +160,7 @@ struct {
 	__type(value, struct cpu);
 } cpus SEC(".maps");
 
-/* Threads of vCPUs: index in vcpus, plus 1. */
+/* By thread ID: index in vcpus, plus 1. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_VCPUS);
@@ -164,7 +168,7 @@ struct {
 	__type(value, u32);
 } members SEC(".maps");
 
-/* The other way round. */
+/* The thread of each vCPU, by index in vcpus. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MAX_VCPUS);
@@ -231,8 +235,7 @@ static __always_inline u64 queue_vtime(const struct task *task)
 	return cpu ? cpu->vtime : 0;
 }
 
-/* The weight of the thread in place of its VM's, for those who look at it
- * without the lock. */
+/* The weight of one of a VM's vCPUs, for those who read it without the lock. */
 static __always_inline u64 weight(const struct task *task)
 {
 	struct group *group = group_of(task);
@@ -245,7 +248,7 @@ static __always_inline void want(struct cpu *cpu, u32 tid, u32 why)
 	cpu->wanted = (u64)why << 32 | tid;
 }
 
-/* Counters are of many CPUs; the largest may lose a race. */
+/* Many CPUs add to a counter. Of two that write max_ns, one may be lost. */
 static __always_inline void add(u64 *counter, u64 value)
 {
 	__sync_fetch_and_add(counter, value);
@@ -258,9 +261,9 @@ static __always_inline void grant(struct granted *granted, u64 ns)
 		granted->max_ns = ns;
 }
 
-/* Whether a thread waits for the CPU: one that another class has preempted is
- * in the local queue, and a wanted one may be in any. Not inlined: the verifier
- * would follow each place where it is asked. */
+/* Whether a thread waits for the CPU: in its local queue, where another class
+ * preempted it; in its own queue; or in any, if it is wanted. Not inlined: the
+ * verifier would follow each place where it is asked. */
 __noinline int waits(u32 where)
 {
 	struct cpu *cpu = cpu_of(where);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Whose turn it is on a CPU: the thread that runs goes on, or another is taken
- * out of a queue.
+ * Who runs next on a CPU (pick): the thread that runs goes on, or another is
+ * taken out of a queue. The order: an extension, a vCPU that is wanted out of
+ * turn, an overdue thread, another queue that is behind, the least virtual time
+ * here, any queue.
  *
- * Invariant: every second turn of a CPU at most is one out of turn, and a CPU
- * that has nothing to run looks into every queue.
+ * Invariant: no CPU runs two threads out of turn in a row, and a CPU that has
+ * nothing to run looks into every queue.
  */
 #pragma once
 
@@ -13,9 +15,9 @@ static __always_inline struct granted *granted_for(struct guest *guest, u32 why)
 	return why == WHY_RESCUED ? &guest->did.rescued : &guest->did.yielded;
 }
 
-/* The thread had its CPU for ns, perhaps out of turn. A thread of another class
- * may take the CPU meanwhile: then what it had it for goes on. */
-static __always_inline void count_favour(struct task *task, u64 ns)
+/* Counts the ns that the thread ran, if out of turn. If a thread of another
+ * class takes the CPU meanwhile, the run goes on afterwards. */
+static __always_inline void count_out_of_turn(struct task *task, u64 ns)
 {
 	struct guest *guest = guest_of(task);
 
@@ -25,7 +27,7 @@ static __always_inline void count_favour(struct task *task, u64 ns)
 	}
 }
 
-/* The thread, which runs still, is charged for what it ran. */
+/* Charges the thread for what it ran. */
 static __always_inline void count_run(struct task *task, u64 now)
 {
 	struct guest *guest = guest_of(task);
@@ -35,41 +37,41 @@ static __always_inline void count_run(struct task *task, u64 now)
 		add(&guest->did.on_cpu_ns, ran);
 }
 
-/* The thread that ran last on this CPU keeps it for ns. */
+/* The thread keeps its CPU: for an extension, or another turn of ns. */
 static __always_inline void keep(struct task_struct *p, struct task *task,
 				 struct cpu *cpu, u32 where, u64 ns, u64 now)
 {
 	cpu->chosen = 0;
 	scx_bpf_task_set_slice(p, SLICE_FOR_KERNEL);
 	if (task->extended) {
-		/* While it was alone, the look was far away. */
+		/* While the thread was alone, the next look was far away. */
 		look_in(cpu, where, LOOK_EXTENDED_NS, now);
 		cpu->runs.extends = 1;
 		return; /* the turn goes on */
 	}
-	/* As what it was: a rescue, or a turn. */
+	/* The run until now still counts as out of turn. */
 	if (task->turn.why)
 		count_run(task, now);
-	/* The turn may have been changed since this dispatch began. */
-	if (policy_after(now, cpu->turn) > 0)
-		count_favour(task, now - cpu->turn);
+	/* cpu->since may have been set since this dispatch began. */
+	if (policy_after(now, cpu->since) > 0)
+		count_out_of_turn(task, now - cpu->since);
 	task->turn.why = WHY_TURN;
 	task->turn.used = 0;
-	cpu->turn = now;
+	cpu->since = now;
 	cpu->slice = ns;
 	cpu->why = WHY_TURN;
 	cpu->runs.extends = 0;
 	look_soon(cpu, where, now);
 }
 
-/* How many of the other queues are looked at, by chance. */
+/* How many other queues a CPU looks at, by chance. */
 #define LOOK_ELSEWHERE 2
-/* If no thread there may run here, not again for so long. */
+/* If no thread there may run here, the CPU looks again after so long. */
 #define LOOK_ELSEWHERE_NS 20000000ULL
 
 /* The virtual time and the weight of the first thread that waits in the CPU's
  * queue. */
-static __always_inline _Bool first_of(u32 where, u64 *vtime, u64 *heavy)
+static __always_inline _Bool first_of(u32 where, u64 *vtime, u64 *its_weight)
 {
 	struct task_struct *p;
 	struct task *task;
@@ -79,14 +81,14 @@ static __always_inline _Bool first_of(u32 where, u64 *vtime, u64 *heavy)
 	task = p ? task_of(p) : 0;
 	if (task) {
 		*vtime = task->thread.vtime;
-		*heavy = weight(task);
+		*its_weight = weight(task);
 	}
 	bpf_rcu_read_unlock();
 	return !!task;
 }
 
-/* Another CPU in whose queue threads are so far behind that one of them should
- * run here, or this CPU. */
+/* The CPU of another queue that is so far behind that its first thread should
+ * run here; else this CPU. */
 __noinline u32 behind(u32 where, u64 now)
 {
 	u64 here = 0, here_weight = 0, there = 0, there_weight = 0;
@@ -100,10 +102,10 @@ __noinline u32 behind(u32 where, u64 now)
 	    policy_after(now, cpu->looks.elsewhere) < 0)
 		return where;
 	waiting = first_of(where, &here, &here_weight);
-	if (!waiting && !cpu->turn)
+	if (!waiting && !cpu->since)
 		return where;
-	/* The thread that runs may go on. */
-	if (cpu->turn && task) {
+	/* The thread that runs may have another turn. */
+	if (cpu->since && task) {
 		running = task->thread.vtime;
 		if (policy_after(now, task->thread.began) > 0)
 			running += policy_scaled(now - task->thread.began,
@@ -146,12 +148,12 @@ __noinline int take_anywhere(u32 where)
 	return 0;
 }
 
-/* A thread that waits for so long is taken, whatever is due: threads that came
- * later may hold back one of little weight. The kernel would end guard after
- * 20 s. */
+/* A thread that waits for so long runs next, whatever its virtual time: threads
+ * that come later may hold back one of little weight. The kernel would end
+ * guard after 20 s. */
 #define OVERDUE_NS 8000000000LL
 #define LOOK_OVERDUE_NS 200000000ULL
-/* How many of a queue are looked at for that, the last ones. */
+/* How many threads of a queue take_overdue looks at, from its end. */
 #define LOOK_OVERDUE 1024
 
 /* Takes a thread that waits for too long in this CPU's queue. */
@@ -192,8 +194,8 @@ __noinline int take_overdue(u32 where, u64 now)
 	return taken;
 }
 
-/* Takes the vCPU that somebody wants to run on this CPU next, if it waits
- * still, and may run here. */
+/* Takes the vCPU that is wanted out of turn on this CPU, if it waits still, and
+ * may run here. */
 __noinline int take_wanted(u32 where)
 {
 	struct cpu *cpu = cpu_of(where);
@@ -213,14 +215,13 @@ __noinline int take_wanted(u32 where)
 		return 0;
 	task = task_of(p);
 	guest = task && task->wait.queued ? guest_of(task) : 0;
-	/* Another CPU may have it run out of turn already. */
+	/* Another CPU may have taken it out of turn already. */
 	if (!guest || __sync_val_compare_and_swap(&task->turn.why, WHY_TURN,
 						  why) != WHY_TURN)
 		goto out;
 	bpf_rcu_read_lock();
-	/* A thread that is queued again from here on, with other CPUs, is
-	 * refused.
-	 */
+	/* If the thread joins a queue anew from here on, perhaps with another
+	 * mask, kernel_move refuses. */
 	if (!bpf_iter_scx_dsq_new(&it, QUEUE_CPU + task->cpu, 0) &&
 	    bpf_cpumask_test_cpu(where, p->cpus_ptr))
 		taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
@@ -237,7 +238,7 @@ out:
 	return taken;
 }
 
-/* How long a turn is on the CPU now. */
+/* The slice on the CPU now. */
 static __always_inline u64 turn_length(u32 where)
 {
 	s32 waiting = scx_bpf_dsq_nr_queued(QUEUE_CPU + where);
@@ -261,17 +262,18 @@ __noinline int again(u32 where)
 	struct task *task = task_of(bpf_get_current_task_btf());
 	struct group *group = task ? group_of(task) : 0;
 	struct cpu *cpu = cpu_of(where);
-	u64 first = 0, heavy = 0;
+	u64 first = 0, its_weight = 0;
 	int waits;
 
 	if (!task || !group || !cpu)
 		return 0;
 	policy_stays(&task->thread, &group->group, cpu->vtime, per_cpu());
-	waits = first_of(where, &first, &heavy);
+	waits = first_of(where, &first, &its_weight);
 	return policy_again(&task->thread, waits, first);
 }
 
-/* Whether the current thread keeps the CPU beyond its turn, in a section. */
+/* Whether the current thread keeps the CPU for an extension. asked: another
+ * thread is to have the CPU. */
 static __always_inline _Bool goes_on(struct task_struct *prev,
 				     struct task *task, struct cpu *cpu,
 				     u32 where, _Bool asked, u64 now)
@@ -291,14 +293,14 @@ static __always_inline _Bool goes_on(struct task_struct *prev,
 	return 0;
 }
 
-/* Takes a thread of the queue of the other CPU, where threads are behind. */
+/* Takes a thread of the other CPU's queue, which is behind. */
 static __always_inline _Bool take_behind(struct cpu *cpu, u32 where, u32 other,
 					 u64 now)
 {
 	_Bool taken =
 		other != where && scx_bpf_dsq_move_to_local(QUEUE_CPU + other);
 
-	/* Else the queue's threads may run there only. */
+	/* The queue's threads may run there only. */
 	if (other != where && !taken)
 		cpu->looks.elsewhere = now + LOOK_ELSEWHERE_NS;
 	return taken;
@@ -327,7 +329,7 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 		count_run(task, now);
 	if (take_overdue(where, now) || take_behind(cpu, where, other, now))
 		return;
-	/* Also one that had the CPU out of turn, if its turn has come. */
+	/* A thread that ran out of turn may have a turn now. */
 	stays = ran && !yields && !task->spin.awaits && again(where);
 	if (!stays && scx_bpf_dsq_move_to_local(QUEUE_CPU + where))
 		return;
