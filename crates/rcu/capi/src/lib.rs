@@ -160,7 +160,6 @@ pub unsafe extern "C" fn reprieve_retire(
     bytes: usize,
     flags: c_uint,
 ) {
-    abi::release();
     // SAFETY: the caller's promise.
     unsafe { Domain::global().retire(node.cast(), head, function, bytes, flags & LEAF != 0) }
 }

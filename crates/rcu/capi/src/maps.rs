@@ -204,9 +204,10 @@ pub unsafe extern "C" fn reprieve_ordered_scan(
     for held in map.map.range(first..=last) {
         abi::acquire_lock(map);
         // SAFETY: the caller's promise.
-        match unsafe { visit(*held.key(), held.pointer, argument) } {
-            0 => (),
-            result => return result,
+        let result = unsafe { visit(*held.key(), held.pointer, argument) };
+        abi::release();
+        if result != 0 {
+            return result;
         }
     }
     0
@@ -350,9 +351,10 @@ pub unsafe extern "C" fn reprieve_prefixes_scan(
         abi::acquire_lock(table);
         let (address, length) = (held.key().address().to_be_bytes(), held.key().length());
         // SAFETY: the caller's promise.
-        match unsafe { visit(address.as_ptr(), length.into(), held.pointer, argument) } {
-            0 => (),
-            result => return result,
+        let result = unsafe { visit(address.as_ptr(), length.into(), held.pointer, argument) };
+        abi::release();
+        if result != 0 {
+            return result;
         }
     }
     0

@@ -66,7 +66,8 @@ REPRIEVE_INLINE_ void reprieve_list_insert_(struct reprieve_list_head *element,
 {
 	element->next = next;
 	element->prev = prev;
-	next->prev = element;
+	/* Atomic: scans look whether it is null. */
+	__atomic_store_n(&next->prev, element, __ATOMIC_RELAXED);
 	__atomic_store_n(&prev->next, element, __ATOMIC_RELEASE);
 }
 
@@ -85,7 +86,7 @@ REPRIEVE_INLINE_ void reprieve_list_add_tail_rcu(struct reprieve_list_head *elem
 /* The element keeps its next pointer: a reader that stands on it goes on. */
 REPRIEVE_INLINE_ void reprieve_list_del_rcu(struct reprieve_list_head *element)
 {
-	element->next->prev = element->prev;
+	__atomic_store_n(&element->next->prev, element->prev, __ATOMIC_RELAXED);
 	__atomic_store_n(&element->prev->next, element->next, __ATOMIC_RELEASE);
 }
 
@@ -95,7 +96,7 @@ REPRIEVE_INLINE_ void reprieve_list_replace_rcu(struct reprieve_list_head *old,
 	fresh->next = old->next;
 	fresh->prev = old->prev;
 	__atomic_store_n(&fresh->prev->next, fresh, __ATOMIC_RELEASE);
-	fresh->next->prev = fresh;
+	__atomic_store_n(&fresh->next->prev, fresh, __ATOMIC_RELAXED);
 }
 
 #define reprieve_list_add reprieve_list_add_rcu

@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::grace::sequence::GpSeq;
 use crate::grace::stats::Stats;
 use crate::grace::watch::Stall;
+use crate::platform::annotate;
 use crate::platform::barrier::Kind;
 use crate::read::guard::{Guard, Qsbr};
 use crate::read::protected::Protected;
@@ -353,6 +354,7 @@ impl Domain {
         bytes: usize,
         leaf: bool,
     ) {
+        annotate::release(annotate::clock());
         // SAFETY: the caller's promise.
         unsafe {
             self.reclaimer.register(head, function, node.addr(), bytes, if leaf { LEAF } else { 0 })

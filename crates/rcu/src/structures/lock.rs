@@ -14,6 +14,7 @@ pub(crate) use real::Lock;
 
 #[cfg(all(feature = "hint", target_os = "linux", not(loom)))]
 mod real {
+    use crate::platform::annotate;
     use reprieve_hint::lock_api::RawMutex as _;
     use reprieve_hint::{RawMutex, Spins};
 
@@ -27,13 +28,19 @@ mod real {
         #[inline]
         pub(crate) fn lock(&self) {
             self.0.lock();
+            annotate::acquire(self.address());
         }
 
         /// By the thread that holds it.
         #[inline]
         pub(crate) fn unlock(&self) {
+            annotate::release(self.address());
             // SAFETY: guards of this crate call it, which no other thread gets.
             unsafe { self.0.unlock() };
+        }
+
+        fn address(&self) -> usize {
+            std::ptr::from_ref(self).addr()
         }
     }
 }

@@ -13,8 +13,8 @@
 
 #define CHECK(x) ((x) ? (void)0 : (fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x), abort()))
 
-/* AddressSanitizer does not allow for threads that end without a word. */
-#ifdef __SANITIZE_ADDRESS__
+/* Sanitizers do not allow for threads that end without a word. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
 #else
 #define SANITIZED 0

@@ -2,9 +2,11 @@
 //! The C interface as its users meet it: installed, found by pkg-config's file, compiled by the C
 //! and C++ compilers, linked with either library.
 //!
-//! Each program in `crates/rcu/tests/c` runs statically and dynamically linked, under
-//! AddressSanitizer, and under valgrind where it is installed; its restartable section is verified.
-//! Each header's example runs, too.
+//! Each program in `crates/rcu/tests/c` runs statically and dynamically linked, under sanitizers,
+//! and under valgrind where it is installed; its restartable section is verified. Each header's
+//! example runs, too.
+
+mod sanitizers;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -116,17 +118,6 @@ fn every_way(name: &str, file: &str, options: &[&str], section: bool) {
     }
     let program = compile("cc", &source, &format!("{name}-plain"), &with(&["-O2"]), Link::Shared);
     run(Command::new(&program).env("REPRIEVE_FORCE", "plain"));
-    let program = compile(
-        "cc",
-        &source,
-        &format!("{name}-asan"),
-        &with(&["-O1", "-fsanitize=address,undefined"]),
-        Link::Static,
-    );
-    run(Command::new(&program).env("UBSAN_OPTIONS", "halt_on_error=1"));
-    if section {
-        verify(&program);
-    }
     if Command::new("valgrind").arg("--version").output().is_ok_and(|o| o.status.success()) {
         let program =
             compile("cc", &source, &format!("{name}-valgrind"), &with(&["-O1"]), Link::Shared);
@@ -223,15 +214,22 @@ fn two_flavors_in_one_program() {
     every_way("flavors", "flavors.c", &[], false);
 }
 
-/// liburcu-cds's hash table, as it is installed, by way of our flavor objects.
-fn hash_table(name: &str, header: &str, more: &[&str]) {
+/// How to link liburcu-cds, if it is installed.
+fn liburcu_cds() -> Option<&'static [&'static str]> {
     // The compiler echoes a name that it does not find.
     let found = run(Command::new("cc").arg("-print-file-name=liburcu-cds.so"));
-    if !found.stdout.starts_with(b"/") {
-        return println!("liburcu-dev is not installed: skipped");
+    if found.stdout.starts_with(b"/") {
+        return Some(&["-Wl,--no-as-needed", "-lurcu-cds", "-Wl,--as-needed"]);
     }
-    let library = ["-Wl,--no-as-needed", "-lurcu-cds", "-Wl,--as-needed"];
-    liburcu_program(name, "lfht.c", header, &[&library, more].concat());
+    println!("liburcu-dev is not installed: skipped");
+    None
+}
+
+/// liburcu-cds's hash table, as it is installed, by way of our flavor objects.
+fn hash_table(name: &str, header: &str, more: &[&str]) {
+    if let Some(library) = liburcu_cds() {
+        liburcu_program(name, "lfht.c", header, &[library, more].concat());
+    }
 }
 
 #[test]
@@ -574,25 +572,6 @@ int main()
         let options = ["-std=c++17", "-O2", "-Wold-style-cast", more];
         let name = format!("strict-{compiler}");
         run(&mut Command::new(compile(compiler, &strict, &name, &options, Link::Shared)));
-    }
-}
-
-/// Thread sanitizers see no membarrier; the library and the headers tell them what orders threads.
-#[test]
-fn correct_programs_under_a_thread_sanitizer() {
-    let compat = format!("-I{}", prefix().join("include/reprieve/compat").display());
-    for (compiler, file, option) in [
-        ("cc", "../../examples/first.c", "-O1"),
-        ("cc", "copies.c", "-O1"),
-        ("cc", "wait.c", "-O1"),
-        ("cc", "hint.c", "-O1"),
-        ("cc", "urcu.c", "-DFLAVOR_HEADER=<urcu.h>"),
-        ("c++", "saferecl.cc", "-std=c++20"),
-    ] {
-        let name = format!("tsan-{}", file.rsplit('/').next().unwrap());
-        let options = ["-O1", "-fsanitize=thread", &compat, option];
-        let program = compile(compiler, &source(file), &name, &options, Link::Shared);
-        run(Command::new(&program).env("TSAN_OPTIONS", "die_after_fork=0"));
     }
 }
 
