@@ -59,6 +59,7 @@ help:
 	@echo 'make test      format and lint checks, and all tests but the long ones; boots real guests'
 	@echo 'make test-rcu  the tests of the runtime alone: optimized, and built broken on purpose (part of make test)'
 	@echo 'make test-asan, make test-tsan  the C interface under AddressSanitizer or ThreadSanitizer (part of make test)'
+	@echo 'make test-miri  plain sections, protection and callbacks in Miri (skipped without a nightly Rust that has it)'
 	@echo 'make test-models  the loom models of the runtime and the locks (part of make test)'
 	@echo 'make test-repeat  all tests of make test but the models and test-oldest, 25 times: idle, beside busy loops, on a third of the CPUs'
 	@echo 'make test-arm  the runtime and System V IPC on aarch64, in emulation (part of make test; skipped without rustup'"'"'s target)'
@@ -187,6 +188,16 @@ test-models: setup-test
 # The C interface: sanitizers are silent about right programs, and report mistakes.
 test-asan test-tsan: setup-test
 	$(CARGO_TEST) -p reprieve-capi --test c -- sanitizers::$(@:test-%=%)::
+
+# Miri has no rseq and no membarrier: it interprets what runs on macOS.
+test-miri:
+	@if rustup run nightly cargo miri --version >/dev/null 2>&1; then \
+		set -x; MIRIFLAGS='-Zmiri-isolation-error=hide -Zmiri-permissive-provenance' \
+			CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/miri rustup run nightly cargo miri test \
+			--locked --target aarch64-apple-darwin -p reprieve --test interpreted; \
+	else \
+		echo 'make test-miri: skipped: rustup toolchain install nightly -c miri -c rust-src' >&2; \
+	fi
 
 # Hours. One load, or fewer rounds: scripts/repeat-tests idle|busy|slow ROUNDS.
 test-repeat: setup-test
@@ -330,4 +341,4 @@ ifneq ($(PARALLEL),yes)
 .NOTPARALLEL:
 endif
 
-.PHONY: help demo bench pictures setup setup-test setup-lab build lib init lint test test-run test-workspace test-beside test-build test-rcu test-asan test-tsan test-models test-repeat test-arm test-musl test-others test-publish test-oldest test-slice test-large test-programs test-lab fmt install install-lib deb uninstall clean
+.PHONY: help demo bench pictures setup setup-test setup-lab build lib init lint test test-run test-workspace test-beside test-build test-rcu test-asan test-tsan test-miri test-models test-repeat test-arm test-musl test-others test-publish test-oldest test-slice test-large test-programs test-lab fmt install install-lib deb uninstall clean

@@ -249,22 +249,27 @@ impl Queue {
         // looked up afresh each time. A ready head is nobody else's; after its function was called
         // it is not touched.
         unsafe {
-            while let Some(head) = (*self.batch.get()).ready.as_mut() {
-                (*self.batch.get()).ready = head.next;
-                fetch(head.next);
-                if head.node != 0 && protected.contains(head.node) {
-                    self.hold(reclaimer, head);
-                    head.next = (*self.batch.get()).held;
+            loop {
+                // No reference: the function frees what the head is a part of.
+                let head = (*self.batch.get()).ready;
+                if head.is_null() {
+                    break;
+                }
+                (*self.batch.get()).ready = (*head).next;
+                fetch((*head).next);
+                if (*head).node != 0 && protected.contains((*head).node) {
+                    self.hold(reclaimer, &mut *head);
+                    (*head).next = (*self.batch.get()).held;
                     (*self.batch.get()).held = head;
                     continue;
                 }
-                if helper && head.flags & LEAF == 0 {
-                    head.next = kept;
+                if helper && (*head).flags & LEAF == 0 {
+                    (*head).next = kept;
                     kept = head;
                     continue;
                 }
-                let unsettled = &mut (*self.batch.get()).unsettled[sum_of(head)];
-                *unsettled = unsettled.add(Load::one(head.units));
+                let unsettled = &mut (*self.batch.get()).unsettled[sum_of(&*head)];
+                *unsettled = unsettled.add(Load::one((*head).units));
                 (*thread).running = std::ptr::from_ref(self) as usize;
                 head::run(head);
                 (*thread).running = 0;

@@ -25,6 +25,8 @@ pub(crate) mod facts;
 pub(crate) mod fault;
 #[cfg(not(loom))]
 pub(crate) mod fork;
+#[cfg(miri)]
+mod miri;
 #[cfg(not(loom))]
 pub(crate) mod rseq;
 #[cfg(not(loom))]

@@ -111,7 +111,7 @@ impl Thread {
         unsafe {
             let mut thread: libc::pthread_t = std::mem::zeroed();
             let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
-            let initialized = libc::pthread_attr_init(&mut attributes) == 0;
+            let initialized = !cfg!(miri) && libc::pthread_attr_init(&mut attributes) == 0;
             let sized = initialized && {
                 let bytes = stack.bytes(&attributes);
                 libc::pthread_attr_setstacksize(&mut attributes, bytes) == 0
