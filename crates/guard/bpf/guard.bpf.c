@@ -466,8 +466,8 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 }
 
 /* The scheduler's tick. */
-SEC("struct_ops/guard_ticks")
-void BPF_PROG(guard_ticks, struct task_struct *p)
+SEC("struct_ops/guard_tick")
+void BPF_PROG(guard_tick, struct task_struct *p)
 {
 	u32 where = bpf_get_smp_processor_id();
 	struct cpu *cpu = cpu_of(where);
@@ -515,7 +515,7 @@ struct sched_ext_ops guard_ops = {
 	.runnable = (void *)guard_runnable,
 	.running = (void *)guard_running,
 	.stopping = (void *)guard_stopping,
-	.tick = (void *)guard_ticks,
+	.tick = (void *)guard_tick,
 	.quiescent = (void *)guard_quiescent,
 	.update_idle = (void *)guard_update_idle,
 	.init_task = (void *)guard_init_task,

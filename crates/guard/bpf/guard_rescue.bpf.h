@@ -6,8 +6,8 @@
  * look_at_rcu() reads which vCPUs the guest's RCU waits for, and notes them in
  * guest.grace.owes: those that have to report, those where a reader has to go
  * on, and the one where the kthread has to run. If such a vCPU waits for a CPU,
- * guard rescues it when the guest's timer expires (guard_tick), or when the
- * timer of any CPU does (rescue_pending).
+ * guard rescues it when the guest's timer expires (guard_guest_timer), or when
+ * the timer of any CPU does (rescue_pending).
  *
  * Invariant: one rescued vCPU at most runs on a CPU, or waits for it. The first
  * look after POLICY_WORK_NS ends a rescue, but an extension may follow. Both
@@ -316,7 +316,7 @@ static __always_inline void rescue(struct task_struct *p, struct task *task,
 /* KVM's timer function: the guest's timer expires, mostly for a tick. A rescue
  * is best then: the tick comes as soon as the vCPU runs. */
 SEC("fentry/apic_timer_fn")
-int BPF_PROG(guard_tick, void *timer)
+int BPF_PROG(guard_guest_timer, void *timer)
 {
 	struct kvm_lapic *lapic =
 		timer - bpf_core_field_offset(struct kvm_lapic, lapic_timer);

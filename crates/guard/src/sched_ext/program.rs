@@ -81,7 +81,7 @@ impl Program {
         let loaded = &mut *self.loaded.lock().unwrap_or_else(|e| e.into_inner());
         let link = loaded.skel.maps.guard_ops.attach_struct_ops().map_err(refused("attach"))?;
         loaded.links.push(link);
-        let tick = &loaded.skel.progs.guard_tick;
+        let tick = &loaded.skel.progs.guard_guest_timer;
         if tick.autoload() {
             loaded.links.push(tick.attach_trace().map_err(refused("attach to KVM"))?);
         }
@@ -230,7 +230,7 @@ fn open(
         rodata.with_vmx = *kvm == Kvm::Vmx;
         rodata.settings = settings(options, cpus, online.len());
     }
-    open.progs.guard_tick.set_autoload(has_function("apic_timer_fn"));
+    open.progs.guard_guest_timer.set_autoload(has_function("apic_timer_fn"));
     let [(vcpus, vcpus_len), (vms, vms_len)] = watch.shared_maps();
     for (map, fd, len) in
         [(&mut open.maps.vcpus, vcpus, vcpus_len), (&mut open.maps.vms, vms, vms_len)]

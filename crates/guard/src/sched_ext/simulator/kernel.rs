@@ -481,7 +481,7 @@ pub fn tick(cpu: usize) {
         m.cpus[cpu].current
     });
     if let Current::Thread(pid) = current {
-        native::guard_ticks(task(pid));
+        native::guard_tick(task(pid));
         if !machine(|m| m.has_slice(current)) {
             schedule(cpu, false);
         }

@@ -15,7 +15,7 @@ unsafe extern "C" {
     pub safe fn guard_yield(from: &TaskStruct, to: Option<&TaskStruct>) -> bool;
     pub safe fn guard_runnable(task: &TaskStruct, flags: u64);
     pub safe fn guard_running(task: &TaskStruct);
-    pub safe fn guard_ticks(task: &TaskStruct);
+    pub safe fn guard_tick(task: &TaskStruct);
     pub safe fn guard_stopping(task: &TaskStruct, runnable: bool);
     pub safe fn guard_quiescent(task: &TaskStruct, flags: u64);
     pub safe fn guard_update_idle(cpu: i32, idle: bool);

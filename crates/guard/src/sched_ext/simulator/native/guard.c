@@ -100,7 +100,7 @@ void native_tick(u32 tid)
 	struct kvm_vcpu vcpu = {.pid = &pid};
 	struct kvm_lapic lapic = {.vcpu = &vcpu};
 
-	guard_tick(&lapic.lapic_timer);
+	guard_guest_timer(&lapic.lapic_timer);
 }
 
 u64 native_turn(u64 count)
