@@ -48,7 +48,7 @@ static __always_inline void note_seq(struct guest *guest, u64 seq, u64 now)
 	if (next == before)
 		return;
 	/* Before the number: rescue() reads both. */
-	if (next && next >> 2 != before >> 2)
+	if (next && (!before || next >> 2 != before >> 2))
 		guest->grace.since = now;
 	__sync_val_compare_and_swap(&guest->grace.seq, before, next);
 }
