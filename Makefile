@@ -71,7 +71,7 @@ help:
 	@echo 'make test-large  the runtime, the locks and System V IPC on 72 emulated CPUs (part of make test-lab)'
 	@echo 'make test-programs  Debian'"'"'s PostgreSQL, Redis, Chromium and others with what Reprieve preloads: a line each (part of make test-lab)'
 	@echo 'make test-lab  the long tests: all kernels with eight of the experiments in a lab host, and more'
-	@echo 'make pictures  the picture in the README, from a real run on a quiet machine'
+	@echo 'make pictures  the picture in the README, from results/lab.md and a run of bench grace'
 	@echo 'make lint      format and lint checks only'
 	@echo 'make fmt       format the sources'
 	@echo 'make setup     install the system packages that are missing (done by the targets above as well)'

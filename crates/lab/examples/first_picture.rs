@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Draws the README's picture; `make pictures` (scripts/pictures) runs it.
 //!
-//!     first_picture LOWWEIGHT/summary.json GRACE.json >docs/pictures/first.svg
+//!     first_picture LOWWEIGHT.json GRACE.json >docs/pictures/first.svg
 //!
 //! The left half is the mean grace period of a guest: alone, overcommitted under the stock
 //! scheduler, and under guard. The right half is that of a program: the runtime, then its peers.
@@ -25,7 +25,7 @@ const LINE: f64 = 22.0;
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [vm, program] = &arguments[..] else {
-        return Err("usage: first_picture LOWWEIGHT/summary.json GRACE.json".into());
+        return Err("usage: first_picture LOWWEIGHT.json GRACE.json".into());
     };
     let json =
         |path: &String| -> Result<Value> { Ok(serde_json::from_slice(&std::fs::read(path)?)?) };
