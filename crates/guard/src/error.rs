@@ -8,8 +8,6 @@ pub enum Error {
     Missing { what: &'static str, hint: &'static str },
     #[error("guard cannot work here: {why}")]
     Unsupported { why: String },
-    #[error("guard would drop {what}: {hint}")]
-    WouldDrop { what: String, hint: &'static str },
     #[error("{what}: {why}")]
     Option { what: &'static str, why: &'static str },
     #[error("the kernel refuses the scheduler ({step}): {message}")]

@@ -25,8 +25,9 @@ pub use options::{Backend, MAX_EXTEND, Options, Policy};
 pub use reprieve_watch::raw::{Step, Times};
 pub use sched_ext::{ticks_hidden, timers_in_threads};
 pub use statistics::{
-    Granted, HeldUp, Preempted, PutOff, RegionStatistics, Statistics, VmStatistics, Would,
+    Did, Granted, HeldUp, Preempted, PutOff, RegionStatistics, Statistics, VmStatistics, Would,
 };
+pub use undo::server::loaded_scheduler;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

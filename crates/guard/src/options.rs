@@ -99,34 +99,32 @@ impl Options {
     /// # Errors
     /// [`Error::Option`] for a value that makes no sense.
     pub fn check(&self) -> Result<(), Error> {
-        if !(Duration::from_millis(1)..=Duration::from_secs(1)).contains(&self.max_hold) {
-            return Err(Error::Option { what: "--max-hold", why: "from 1ms to 1s" });
-        }
-        if self.reserve > RESERVE_MOST {
-            return Err(Error::Option { what: "--reserve", why: "from 0% to 75%" });
-        }
         let eevdf = self.backend == Backend::Eevdf;
-        let wrong = [
+        let (what, why) = if !(Duration::from_millis(1)..=Duration::from_secs(1))
+            .contains(&self.max_hold)
+        {
+            ("--max-hold", "from 1ms to 1s")
+        } else if self.reserve > RESERVE_MOST {
+            ("--reserve", "from 0% to 75%")
+        } else if self.dry_run && eevdf {
             (
-                self.dry_run && eevdf,
                 "--dry-run",
                 "the backend eevdf gives all vCPUs short slices, so a dry run has nothing to show: leave out one of the two",
-            ),
+            )
+        } else if self.dry_run && self.policy == Policy::Plain {
             (
-                !self.dry_run && !eevdf && self.vms != Which::All,
-                "--vm",
-                "the scheduler has all VMs: start it without, then choose its policy with `reprieve guard set --vm`; or use --dry-run, or --backend eevdf",
-            ),
-            (
-                self.dry_run && self.policy == Policy::Plain,
                 "--policy",
                 "plain acts on nothing, so a dry run of it has nothing to show: leave it out",
-            ),
-        ];
-        match wrong.into_iter().find(|(wrong, ..)| *wrong) {
-            Some((_, what, why)) => Err(Error::Option { what, why }),
-            None => Ok(()),
-        }
+            )
+        } else if !self.dry_run && !eevdf && self.vms != Which::All {
+            (
+                "--vm",
+                "the scheduler has all VMs: start it without, then choose its policy with `reprieve guard set --vm`; or use --dry-run, or --backend eevdf",
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::Option { what, why })
     }
 }
 
@@ -135,25 +133,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_checked() {
-        assert!(Options::default().check().is_ok());
-        let long = Options { max_hold: Duration::from_secs(2), ..Options::default() };
-        assert_eq!(long.check().unwrap_err().to_string(), "--max-hold: from 1ms to 1s");
-    }
-
-    #[test]
-    fn a_dry_run_takes_what_it_can_show() {
+    fn values_are_checked() {
         let dry = Options { dry_run: true, ..Options::default() };
-        let named = Which::Named(vec!["db".into()]);
-        assert!(Options { vms: named.clone(), ..dry.clone() }.check().is_ok());
+        let named = Options { vms: Which::Named(vec!["db".into()]), ..Options::default() };
+        let eevdf = Options { backend: Backend::Eevdf, ..named.clone() };
+        for right in [Options { dry_run: true, ..named.clone() }, eevdf, Options::default()] {
+            assert!(right.check().is_ok(), "{right:?}");
+        }
+        let long = Options { max_hold: Duration::from_secs(2), ..Options::default() };
         for (options, option) in [
+            (long, "--max-hold: from 1ms to 1s"),
             (Options { policy: Policy::Plain, ..dry.clone() }, "--policy: plain"),
-            (Options { vms: named.clone(), ..Options::default() }, "--vm: "),
+            (named, "--vm: "),
         ] {
             let said = options.check().unwrap_err().to_string();
             assert!(said.starts_with(option), "{said}");
         }
-        let eevdf = Options { backend: Backend::Eevdf, vms: named, ..Options::default() };
-        assert!(eevdf.check().is_ok());
     }
 }

@@ -20,7 +20,7 @@ impl Scheduler for HostScheduler {
         match policy.need() {
             Need::Nothing => Ok(()),
             Need::CustomSlices => slice::supported(),
-            Need::SchedExt if Path::new(SCHED_EXT).exists() => Ok(()),
+            Need::SchedExt if Path::new("/sys/kernel/sched_ext").exists() => Ok(()),
             Need::SchedExt => {
                 let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
                 Err(format!(
@@ -58,21 +58,11 @@ impl Scheduler for HostScheduler {
     }
 }
 
-const SCHED_EXT: &str = "/sys/kernel/sched_ext";
-
 /// Whether the stock scheduler is in charge.
 fn no_scheduler() -> Result<(), String> {
-    no_scheduler_in(Path::new(SCHED_EXT))
-}
-
-fn no_scheduler_in(sched_ext: &Path) -> Result<(), String> {
-    let read = |name| std::fs::read_to_string(sched_ext.join(name)).unwrap_or_default();
-    match read("state").trim() {
-        "" | "disabled" => Ok(()),
-        state => Err(format!(
-            "a sched_ext scheduler is {state} ({}), which figures would be of: stop it",
-            read("root/ops").trim()
-        )),
+    match reprieve_guard::loaded_scheduler() {
+        Some(other) => Err(format!("{other}, which figures would be of: stop it")),
+        None => Ok(()),
     }
 }
 
@@ -162,25 +152,4 @@ impl InForce for Guard {
 
 fn told(error: anyhow::Error) -> String {
     format!("{error:#}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_stock_scheduler_is_eevdf() {
-        let dir = tempfile::tempdir().unwrap();
-        // A kernel without sched_ext.
-        no_scheduler_in(dir.path()).unwrap();
-        std::fs::write(dir.path().join("state"), "disabled\n").unwrap();
-        no_scheduler_in(dir.path()).unwrap();
-        std::fs::create_dir(dir.path().join("root")).unwrap();
-        std::fs::write(dir.path().join("root/ops"), "lavd\n").unwrap();
-        for state in ["enabling", "enabled", "disabling"] {
-            std::fs::write(dir.path().join("state"), format!("{state}\n")).unwrap();
-            let why = no_scheduler_in(dir.path()).unwrap_err();
-            assert!(why.contains(state) && why.contains("lavd"), "{why}");
-        }
-    }
 }

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Conditions that the host has to meet before the scheduler is loaded.
 
-use super::program::{few_cpus, reach_cpus};
+use super::program::few_cpus;
 use crate::error::Error;
 use crate::undo::server;
 use std::fs;
 use std::path::Path;
 
-const SCHED_EXT: &str = "/sys/kernel/sched_ext";
-
 pub fn host() -> Result<(), Error> {
-    if !Path::new(SCHED_EXT).is_dir() {
+    if !Path::new(server::SCHED_EXT).is_dir() {
         return Err(Error::Missing {
             what: "sched_ext, which this kernel does not have",
             hint: "boot Linux 7.1 or newer with CONFIG_SCHED_CLASS_EXT, or use --backend eevdf; --dry-run shows what guard would do",
@@ -22,9 +20,8 @@ pub fn host() -> Result<(), Error> {
             hint: "boot Linux 7.1 or newer and mount debugfs (mount -t debugfs none /sys/kernel/debug), or use --backend eevdf",
         });
     }
-    if !none_loaded() {
-        let what = format!("the scheduler that is loaded ({})", read("root/ops"));
-        return Err(Error::WouldDrop { what, hint: "end it first" });
+    if let Some(other) = server::loaded_scheduler() {
+        return Err(Error::Unsupported { why: format!("{other}: end it first") });
     }
     if timers_in_threads() {
         return Err(Error::Missing {
@@ -32,18 +29,7 @@ pub fn host() -> Result<(), Error> {
             hint: "boot another kernel, or one without threadirqs, or use --backend eevdf",
         });
     }
-    few_cpus()?;
-    reach_cpus()
-}
-
-/// Whether the stock scheduler is alone.
-pub fn none_loaded() -> bool {
-    read("state") == "disabled"
-}
-
-fn read(file: &str) -> String {
-    let text = fs::read_to_string(Path::new(SCHED_EXT).join(file)).unwrap_or_default();
-    text.trim().to_owned()
+    few_cpus().map(drop)
 }
 
 /// Whether timers expire in threads of a higher class, which have preempted the thread on whose

@@ -7,17 +7,32 @@
 
 use super::server::{self, Servers};
 use super::slice::{self, SHORT};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::Pid;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "guard";
+/// Where guard is asked, in the same directory: a single name, since the kernel runs one scheduler
+/// at a time.
+pub const SOCKET: &str = "control";
 
 pub struct Lock {
     path: PathBuf,
     file: File,
+}
+
+/// Makes guard's directory, which others may read, whatever the umask is.
+pub fn make_directory(directory: &Path) -> io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    fs::create_dir_all(directory)?;
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755))
 }
 
 /// The result of undoing.
@@ -33,14 +48,17 @@ pub struct Restored {
     pub failed: Vec<String>,
 }
 
+/// Removes a socket where nobody listens.
+pub fn forget_dead(path: &Path) {
+    if UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
+        let _ = fs::remove_file(path);
+    }
+}
+
 impl Lock {
     /// Takes the lock in `directory`, or returns the process of the guard that has it.
     pub fn take(directory: &Path) -> io::Result<Result<Lock, u32>> {
-        if !directory.is_dir() {
-            fs::create_dir_all(directory)?;
-            // Whatever the umask is.
-            fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
-        }
+        make_directory(directory)?;
         let path = directory.join(NAME);
         loop {
             // A file that others cannot open: who may read one may lock it.
@@ -50,15 +68,13 @@ impl Lock {
                 .mode(0o600)
                 .custom_flags(libc::O_NOFOLLOW)
                 .open(&path)?;
-            // SAFETY: no memory is passed.
-            if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::WouldBlock {
-                    return Err(error);
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => {
+                    let text = fs::read_to_string(&path).unwrap_or_default();
+                    let pid = text.split_whitespace().next().and_then(|pid| pid.parse().ok());
+                    return Ok(Err(pid.unwrap_or(0)));
                 }
-                let text = fs::read_to_string(&path).unwrap_or_default();
-                let pid = text.split_whitespace().next().and_then(|pid| pid.parse().ok());
-                return Ok(Err(pid.unwrap_or(0)));
+                locked => locked?,
             }
             // Whoever had it before has removed it.
             if file.metadata()?.nlink() > 0 {
@@ -68,14 +84,9 @@ impl Lock {
     }
 
     /// Names this process and its `supervisor`.
-    pub fn name(&mut self, supervisor: u32) -> io::Result<()> {
+    pub fn name(&mut self, supervisor: Pid) -> io::Result<()> {
         self.file.set_len(0)?;
-        self.file.write_all(format!("{} {supervisor}\n", std::process::id()).as_bytes())
-    }
-
-    /// The descriptor whose lock this is.
-    pub fn descriptor(&self) -> RawFd {
-        self.file.as_raw_fd()
+        writeln!(self.file, "{} {supervisor}", std::process::id())
     }
 
     /// Undoes what guard did; `before` is what was reserved before.
@@ -89,9 +100,10 @@ impl Lock {
         restored
     }
 
-    /// The same. The file is removed if all is undone.
+    /// The same, and removes the socket of a dead guard. The file is removed if all is undone.
     pub fn end(&self, before: &Servers) -> Restored {
         let mut restored = self.undo(before);
+        forget_dead(&self.path.with_file_name(SOCKET));
         if restored.failed.is_empty() {
             if let Err(error) = fs::remove_file(&self.path) {
                 restored.failed.push(format!("{}: {error}", self.path.display()));
@@ -109,7 +121,7 @@ mod tests {
     fn one_has_the_lock_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let mut lock = Lock::take(dir.path()).unwrap().ok().unwrap();
-        lock.name(7).unwrap();
+        lock.name(rustix::process::getpid()).unwrap();
         // The supervisor's.
         let shared = lock.file.try_clone().unwrap();
         let taken = || Lock::take(dir.path()).unwrap().err();

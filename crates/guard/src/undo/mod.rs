@@ -19,8 +19,8 @@ use std::io;
 use std::path::Path;
 use supervisor::Supervisor;
 
-/// The directory of guard's lock.
-const DIRECTORY: &str = "/run/reprieve";
+/// The directory of guard's lock, and of the socket where it is asked.
+pub(crate) const DIRECTORY: &str = "/run/reprieve";
 
 /// Undoes what dead guards left, takes the lock, and starts the supervisor of this guard. To be
 /// called before this process starts threads.
