@@ -15,7 +15,7 @@
 use crate::backend::Guard;
 use crate::error::Error;
 use crate::options::{Backend, Options, Policy};
-use crate::statistics::{Statistics, VmStatistics};
+use crate::statistics::{Did, Statistics, VmStatistics};
 use crate::undo;
 use crate::undo::slice::{self, SHORT};
 use crate::undo::supervisor::Supervisor;
@@ -48,6 +48,8 @@ impl Eevdf {
     /// On a kernel without custom slices, without root's rights, or in a process that has more than
     /// one thread already.
     pub fn start(options: &Options) -> Result<Eevdf, Error> {
+        // First: it forks, and whether slices work is tried with threads.
+        let supervisor = undo::begin()?;
         slice::supported().map_err(|why| Error::Unsupported { why })?;
         Ok(Eevdf {
             which: options.vms.clone(),
@@ -57,7 +59,7 @@ impl Eevdf {
             seen: Vec::new(),
             looked: None,
             begun_ns: clock::now_ns(),
-            supervisor: undo::begin()?,
+            supervisor,
         })
     }
 
@@ -94,7 +96,7 @@ fn shorten(vm: &vmm::Vm, default: Duration) -> VmStatistics {
         name: vm.title(),
         trouble,
         vcpus: vcpus.len() as u32,
-        short,
+        did: Did { short, ..Did::default() },
         ..VmStatistics::default()
     }
 }
@@ -129,10 +131,6 @@ impl Guard for Eevdf {
             process_ns: clock::process_ns(),
             ..Statistics::new(Backend::Eevdf, self.policy)
         })
-    }
-
-    fn set(&mut self, _: Option<&str>, _: Policy) -> Result<Vec<String>, Error> {
-        Err(Error::Unsupported { why: "a policy per VM needs --backend sched-ext".into() })
     }
 
     fn ended(&mut self) -> Option<String> {

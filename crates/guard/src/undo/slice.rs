@@ -6,24 +6,13 @@
 //! them granted sooner. The kernel takes 0.1 to 100 ms; 0 stands for its own default. Older kernels
 //! ignore the field without an error, so [`supported`] tries it.
 
+use libc::{SYS_sched_getattr, SYS_sched_setattr, pid_t, sched_attr, syscall};
 use std::io;
+use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// The part of the kernel's `sched_attr` that every version has (`SCHED_ATTR_SIZE_VER0`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-struct Attributes {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime: u64,
-    deadline: u64,
-    period: u64,
-}
-
-const SIZE: u32 = size_of::<Attributes>() as u32;
+/// The part of `sched_attr` that every version of the kernel has (`SCHED_ATTR_SIZE_VER0`).
+const SIZE: u32 = size_of::<sched_attr>() as u32;
 const _: () = assert!(SIZE == 48);
 
 /// The thread keeps its policy and whether its children have that, whoever changes them meanwhile.
@@ -37,23 +26,20 @@ pub const MAX: Duration = Duration::from_millis(100);
 /// administrator would choose it, and some nanoseconds, as nobody would.
 pub const SHORT: Duration = Duration::from_nanos(500_017);
 
-fn attributes(tid: u32) -> io::Result<Attributes> {
-    let mut found = Attributes::default();
-    let at: *mut Attributes = &mut found;
-    // SAFETY: the kernel writes at most `SIZE` bytes to `found`.
-    let done = unsafe { libc::syscall(libc::SYS_sched_getattr, tid as libc::pid_t, at, SIZE, 0) };
-    if done == 0 { Ok(found) } else { Err(io::Error::last_os_error()) }
-}
-
 /// The slice of thread `tid`; zero on a kernel without custom slices.
 pub fn get(tid: u32) -> io::Result<Duration> {
-    Ok(Duration::from_nanos(fair(tid)?.runtime))
+    Ok(Duration::from_nanos(fair(tid)?.sched_runtime))
 }
 
 /// The slice that threads have without a custom one. (A new thread has that of who starts it.)
 pub fn default() -> io::Result<Duration> {
-    let new = || {
-        set(0, None)?;
+    tried(None)
+}
+
+/// What a thread of its own gets that asks for the slice.
+fn tried(slice: Option<Duration>) -> io::Result<Duration> {
+    let new = move || {
+        set(0, slice)?;
         get(0)
     };
     std::thread::spawn(new).join().unwrap_or_else(|_| Err(io::Error::other("a panic")))
@@ -67,12 +53,11 @@ pub fn default() -> io::Result<Duration> {
 /// [`Unsupported`](io::ErrorKind::Unsupported) for one that EEVDF does not schedule.
 pub fn set(tid: u32, slice: Option<Duration>) -> io::Result<()> {
     let mut new = fair(tid)?;
-    (new.size, new.flags) = (SIZE, KEEP_POLICY);
-    new.runtime = slice.map_or(0, |slice| slice.as_nanos() as u64);
-    let from: *const Attributes = &new;
+    (new.size, new.sched_flags) = (SIZE, KEEP_POLICY);
+    new.sched_runtime = slice.map_or(0, |slice| slice.as_nanos() as u64);
     // SAFETY: the kernel reads `SIZE` bytes of `new`.
-    let done = unsafe { libc::syscall(libc::SYS_sched_setattr, tid as libc::pid_t, from, 0) };
-    let error = (done != 0).then(|| gone(io::Error::last_os_error()));
+    let done = unsafe { syscall(SYS_sched_setattr, tid as pid_t, &raw const new, 0) };
+    let error = (done != 0).then(last_error);
     // The thread may have got another policy meanwhile, with which the call fails or means nothing.
     fair(tid)?;
     error.map_or(Ok(()), Err)
@@ -99,9 +84,16 @@ pub fn restore_all(of: Duration) -> io::Result<usize> {
     Ok(restored)
 }
 
-fn fair(tid: u32) -> io::Result<Attributes> {
-    let found = attributes(tid).map_err(gone)?;
-    match found.policy as i32 {
+fn fair(tid: u32) -> io::Result<sched_attr> {
+    let mut found = MaybeUninit::<sched_attr>::uninit();
+    // SAFETY: the kernel writes `SIZE` bytes to `found` if it returns 0.
+    let found = unsafe {
+        match syscall(SYS_sched_getattr, tid as pid_t, found.as_mut_ptr(), SIZE, 0) {
+            0 => found.assume_init(),
+            _ => return Err(last_error()),
+        }
+    };
+    match found.sched_policy as i32 {
         libc::SCHED_OTHER | libc::SCHED_BATCH => Ok(found),
         _ => Err(io::Error::new(
             io::ErrorKind::Unsupported,
@@ -110,10 +102,12 @@ fn fair(tid: u32) -> io::Result<Attributes> {
     }
 }
 
-fn gone(error: io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(libc::ESRCH) => io::Error::new(io::ErrorKind::NotFound, error),
-        _ => error,
+fn last_error() -> io::Error {
+    match io::Error::last_os_error() {
+        gone if gone.raw_os_error() == Some(libc::ESRCH) => {
+            io::Error::new(io::ErrorKind::NotFound, gone)
+        }
+        error => error,
     }
 }
 
@@ -122,30 +116,14 @@ fn gone(error: io::Error) -> io::Error {
 /// # Errors
 /// The reason why not, as a sentence.
 pub fn supported() -> Result<(), String> {
-    let operations = std::fs::read_to_string("/sys/kernel/sched_ext/root/ops").unwrap_or_default();
-    if !operations.trim().is_empty() {
-        return Err(format!(
-            "a sched_ext scheduler is in charge ({}), for which slices of EEVDF mean nothing: stop it",
-            operations.trim()
-        ));
+    if let Some(other) = super::server::loaded_scheduler() {
+        return Err(format!("{other}, for which slices of EEVDF mean nothing: stop it"));
     }
     let own = Duration::from_micros(3700);
-    // A thread of its own, whose slice ends with it.
-    let tried = std::thread::spawn(move || {
-        set(0, Some(own))?;
-        get(0)
-    });
-    match tried.join() {
-        Ok(Ok(slice)) if slice == own => Ok(()),
-        Ok(Ok(_)) => {
-            let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-            Err(format!(
-                "this kernel ({}) has no custom slices: Linux 6.12 and newer have",
-                release.trim()
-            ))
-        }
-        Ok(Err(error)) => Err(format!("setting a slice: {error}")),
-        Err(_) => Err("setting a slice panicked".into()),
+    match tried(Some(own)) {
+        Ok(slice) if slice == own => Ok(()),
+        Ok(_) => Err("this kernel has no custom slices: Linux 6.12 and newer have".into()),
+        Err(error) => Err(format!("setting a slice: {error}")),
     }
 }
 
