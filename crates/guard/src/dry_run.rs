@@ -6,81 +6,35 @@
 //! Guard classifies a vCPU by the code that `watch` has, so both see the same sections. But they
 //! look at other moments: guard's slices end at other times than those of the scheduler in force.
 
-use crate::backend::Guard;
+use crate::backend::{Guard, Observer};
 use crate::constants::LATE_NS;
 use crate::error::Error;
-use crate::options::{Backend, Options, Policy};
-use crate::statistics::{HeldUp, Preempted, PutOff, Statistics, VmStatistics, Would};
-use reprieve_watch::Watch;
-use reprieve_watch::model::{Class, Histogram, Preemptions, Vcpu, VmSnapshot, VmState};
-use reprieve_watch::raw::clock;
+use crate::options::{Options, Policy};
+use crate::statistics::{HeldUp, PutOff, Statistics, VmStatistics, Would, of_class};
+use reprieve_watch::model::{Class, Histogram, VmSnapshot};
 use std::time::Duration;
 
-pub struct DryRun {
-    watch: Watch,
-    policy: Policy,
-    started_ns: u64,
-    process_ns: u64,
-}
+pub struct DryRun(Observer);
 
 impl DryRun {
-    /// # Errors
-    /// Without the rights to watch, or on a kernel without BTF.
     pub fn start(options: &Options) -> Result<DryRun, Error> {
-        let process_ns = clock::process_ns();
-        let watch = Watch::start(&reprieve_watch::Options {
-            vms: options.vms.clone(),
-            interval: options.interval,
-            late: Some(Duration::from_nanos(LATE_NS as u64)),
-            ..reprieve_watch::Options::default()
-        })?;
-        Ok(DryRun { watch, policy: options.policy, started_ns: clock::now_ns(), process_ns })
+        let late = Duration::from_nanos(LATE_NS as u64);
+        Ok(DryRun(Observer::start(options, Some(late))?))
     }
 }
 
 impl Guard for DryRun {
     fn statistics(&mut self) -> Result<Statistics, Error> {
-        let snapshot = self.watch.snapshot()?;
-        let present = snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone);
-        Ok(Statistics {
-            time_ns: snapshot.time_ns,
-            elapsed_ns: snapshot.time_ns.saturating_sub(self.started_ns),
-            dry_run: true,
-            vms: present.map(of_vm).collect(),
-            process_ns: clock::process_ns().saturating_sub(self.process_ns),
-            ..Statistics::new(Backend::SchedExt, self.policy)
-        })
+        Ok(Statistics { dry_run: true, ..self.0.statistics(of_vm)? })
     }
 
     fn set(&mut self, _: Option<&str>, _: Policy) -> Result<Vec<String>, Error> {
         Err(Error::DryRun)
     }
-
-    fn ended(&mut self) -> Option<String> {
-        None
-    }
 }
 
 fn of_vm(vm: &VmSnapshot) -> VmStatistics {
-    let preempted = Class::ALL.map(|class| {
-        let suffered = of_class(vm, class).map(|p| count(&p.off_cpu)).sum();
-        Preempted { class, suffered, avoided: 0 }
-    });
-    VmStatistics {
-        pid: vm.pid,
-        name: vm.name.clone(),
-        readable: vm.state == VmState::Watching,
-        trouble: match &vm.state {
-            VmState::Unreadable(why) => Some(why.clone()),
-            VmState::Attaching => Some("its guest is not found yet".into()),
-            _ => None,
-        },
-        vcpus: vm.vcpus.len() as u32,
-        on_cpu_ns: sum(vm, |vcpu| vcpu.on_cpu_ns),
-        preempted: preempted.into(),
-        would: Some(would(vm)),
-        ..VmStatistics::default()
-    }
+    VmStatistics { would: Some(would(vm)), ..VmStatistics::of(vm) }
 }
 
 fn would(vm: &VmSnapshot) -> Would {
@@ -123,14 +77,6 @@ fn put_off(vm: &VmSnapshot, class: Class) -> PutOff {
     }
 }
 
-fn of_class(vm: &VmSnapshot, class: Class) -> impl Iterator<Item = &Preemptions> {
-    vm.vcpus.iter().flat_map(|vcpu| &vcpu.preemptions).filter(move |p| p.class == class)
-}
-
-fn sum(vm: &VmSnapshot, figure: fn(&Vcpu) -> u64) -> u64 {
-    vm.vcpus.iter().map(figure).sum()
-}
-
 fn count(histogram: &Histogram) -> u64 {
     histogram.counts.iter().sum()
 }
@@ -138,7 +84,7 @@ fn count(histogram: &Histogram) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprieve_watch::model::{Grace, Held};
+    use reprieve_watch::model::{Grace, Held, Preemptions, Vcpu, VmState};
 
     const MS: u64 = 1_000_000;
 

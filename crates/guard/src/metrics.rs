@@ -20,125 +20,104 @@ impl Figures for Statistics {
     }
 }
 
+/// The series of a VM, without its name.
+type Of = fn(&VmStatistics) -> Vec<(Labels, f64)>;
+
+/// Counters of VMs: name, help, series.
+const COUNTERS: [(&str, &str, Of); 6] = [
+    (
+        "reprieve_guard_preemptions_avoided",
+        "Preemptions of vCPUs that were due, and were put off until the vCPU was out of its section",
+        |vm| by_class(vm, |p| p.avoided),
+    ),
+    (
+        "reprieve_guard_preemptions_suffered",
+        "Preemptions of vCPUs that took place, by what they were doing",
+        |vm| by_class(vm, |p| p.suffered),
+    ),
+    ("reprieve_guard_grants", "Times that a vCPU got CPU time out of turn, by kind", |vm| {
+        by_kind(vm, |granted| granted.count as f64)
+    }),
+    (
+        "reprieve_guard_granted_seconds",
+        "CPU time out of turn; it is charged like any other",
+        |vm| by_kind(vm, |granted| seconds(granted.total_ns)),
+    ),
+    ("reprieve_guard_grants_refused", "Grants that were refused because of debt or budget", |vm| {
+        by_kind(vm, |granted| granted.refused as f64)
+    }),
+    // In a dry run, what `watch` counts may fall.
+    ("reprieve_guard_on_cpu_seconds", "Time that the VM's vCPUs were on CPUs", |vm| {
+        let counted = vm.would.is_none().then(|| (vec![], seconds(vm.on_cpu_ns)));
+        counted.into_iter().collect()
+    }),
+];
+
+fn by_class(vm: &VmStatistics, figure: fn(&Preempted) -> u64) -> Vec<(Labels, f64)> {
+    let all = vm.preempted.iter().filter(|p| p.suffered + p.avoided > 0);
+    all.map(|p| (vec![("class", p.class.name().into())], figure(p) as f64)).collect()
+}
+
+fn by_kind(vm: &VmStatistics, figure: fn(&Granted) -> f64) -> Vec<(Labels, f64)> {
+    let figure = |(kind, granted): (&str, _)| (vec![("kind", kind.into())], figure(granted));
+    vm.grants().map(figure).into()
+}
+
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), Error> {
         let (out, all) = (&mut encoder, &self.0);
         let named = all.vms.iter().map(|vm| (vm.pid.into(), vm.name.as_str()));
-        let named: Named = unique("pid", named).into_iter().zip(&all.vms).collect();
-        vms(out, &named)?;
-        grants(out, &named)?;
-        // In a dry run, what `watch` counts may fall.
-        let on_cpu = |vm: &VmStatistics| (!all.dry_run).then_some(seconds(vm.on_cpu_ns));
-        let on_cpu = named.iter().filter_map(|(name, own)| Some((vm(name), on_cpu(own)?)));
-        let help = "Time that the VM's vCPUs were on CPUs";
-        counter(out, "reprieve_guard_on_cpu_seconds", help, Series(on_cpu.collect()))?;
-        own(out, all)
-    }
-}
-
-/// A figure of a kind of grants.
-type Figure = fn(&Granted) -> f64;
-type Named<'a> = Vec<(String, &'a VmStatistics)>;
-
-fn vm(name: &str) -> Labels {
-    vec![("vm", name.into())]
-}
-
-fn vms(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
-    let mut info =
-        out.encode_descriptor("reprieve_guard_vm", "A virtual machine", None, MetricType::Info)?;
-    for (name, own) in named {
-        info.encode_info(&vec![
-            ("vm", name.clone()),
-            ("pid", own.pid.to_string()),
-            ("policy", own.policy.name().into()),
-            ("readable", own.readable.to_string()),
-            // Not the sentence, of which guests choose parts: each would be a series of its own.
-            ("trouble", own.trouble.is_some().to_string()),
-        ])?;
-    }
-    let weights = named.iter().map(|(name, own)| (vm(name), own.weight.into())).collect();
-    let help = "Weight of the VM; 100 is the normal one";
-    gauge(out, "reprieve_guard_vm_weight", help, Series(weights))?;
-    let by_class = |figure: fn(&Preempted) -> u64| {
-        let labels = |name: &String, p: &Preempted| {
-            vec![("vm", name.clone()), ("class", p.class.name().into())]
-        };
-        let of_vm = |(name, own): &(String, &VmStatistics)| -> Vec<(Labels, f64)> {
-            let all = own.preempted.iter().filter(|p| p.suffered + p.avoided > 0);
-            all.map(|p| (labels(name, p), figure(p) as f64)).collect()
-        };
-        Series(named.iter().flat_map(of_vm).collect())
-    };
-    counter(
-        out,
-        "reprieve_guard_preemptions_avoided",
-        "Preemptions of vCPUs that were due, and were put off until the vCPU was out of its section",
-        by_class(|p| p.avoided),
-    )?;
-    counter(
-        out,
-        "reprieve_guard_preemptions_suffered",
-        "Preemptions of vCPUs that took place, by what they were doing",
-        by_class(|p| p.suffered),
-    )
-}
-
-fn grants(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
-    let figures: [(&str, &str, Figure); 3] = [
-        (
-            "reprieve_guard_grants",
-            "Times that a vCPU got CPU time out of turn, by kind",
-            |granted| granted.count as f64,
-        ),
-        (
-            "reprieve_guard_granted_seconds",
-            "CPU time out of turn; it is charged like any other",
-            |granted| seconds(granted.total_ns),
-        ),
-        (
-            "reprieve_guard_grants_refused",
-            "Grants that were refused because of debt or budget",
-            |granted| granted.refused as f64,
-        ),
-    ];
-    for (metric, help, figure) in figures {
-        let mut all = vec![];
-        for (name, own) in named {
-            for (kind, granted) in own.grants() {
-                all.push((vec![("vm", name.clone()), ("kind", kind.into())], figure(granted)));
-            }
+        let named: Vec<(String, &VmStatistics)> =
+            unique("pid", named).into_iter().zip(&all.vms).collect();
+        let what = "A virtual machine";
+        let mut info = out.encode_descriptor("reprieve_guard_vm", what, None, MetricType::Info)?;
+        for (name, vm) in &named {
+            info.encode_info(&vec![
+                ("vm", name.clone()),
+                ("pid", vm.pid.to_string()),
+                ("policy", vm.policy.name().into()),
+                ("readable", vm.readable.to_string()),
+                // Not the sentence, of which guests choose parts: each would be its own series.
+                ("trouble", vm.trouble.is_some().to_string()),
+            ])?;
         }
-        counter(out, metric, help, Series(all))?;
+        let series = |of: Of| {
+            let of_vm = |(name, vm): &(String, &VmStatistics)| {
+                let named =
+                    |(labels, value)| ([vec![("vm", name.clone())], labels].concat(), value);
+                of(vm).into_iter().map(named).collect::<Vec<(Labels, f64)>>()
+            };
+            Series(named.iter().flat_map(of_vm).collect())
+        };
+        let weight = series(|vm| vec![(vec![], vm.weight.into())]);
+        let help = "Weight of the VM; 100 is the normal one";
+        gauge(out, "reprieve_guard_vm_weight", help, weight)?;
+        for (metric, help, of) in COUNTERS {
+            counter(out, metric, help, series(of))?;
+        }
+        let mut info = out.encode_descriptor("reprieve_guard", "guard", None, MetricType::Info)?;
+        info.encode_info(&vec![
+            ("backend", all.backend.name()),
+            ("policy", all.policy.name()),
+            ("dry_run", if all.dry_run { "true" } else { "false" }),
+        ])?;
+        let (decisions, time) = ("Decisions of the scheduler, and its timers", "Time in them");
+        for (metric, help, value) in [
+            ("reprieve_guard_decisions", decisions, all.decisions as f64),
+            ("reprieve_guard_decision_seconds", time, seconds(all.decisions_ns)),
+            ("reprieve_guard_cpu_seconds", "CPU time of guard", seconds(all.process_ns)),
+        ] {
+            counter(out, metric, help, Series(vec![(vec![], value)]))?;
+        }
+        Ok(())
     }
-    Ok(())
-}
-
-fn own(out: &mut DescriptorEncoder, all: &Statistics) -> Result<(), Error> {
-    let mut info = out.encode_descriptor("reprieve_guard", "guard", None, MetricType::Info)?;
-    info.encode_info(&vec![
-        ("backend", all.backend.name()),
-        ("policy", all.policy.name()),
-        ("dry_run", if all.dry_run { "true" } else { "false" }),
-    ])?;
-    for (metric, help, value) in [
-        (
-            "reprieve_guard_decisions",
-            "Decisions of the scheduler, and its timers",
-            all.decisions as f64,
-        ),
-        ("reprieve_guard_decision_seconds", "Time in them", seconds(all.decisions_ns)),
-        ("reprieve_guard_cpu_seconds", "CPU time of the guard process", seconds(all.process_ns)),
-    ] {
-        counter(out, metric, help, Series(vec![(vec![], value)]))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::options::{Backend, Policy};
+    use crate::statistics::Did;
     use reprieve_watch::model::Class;
     use reprieve_watch::show::prometheus::testing::{asked, documented, served};
     use reprieve_watch::show::prometheus::text;
@@ -153,11 +132,9 @@ mod tests {
             weight: 200,
             on_cpu_ns: 9_000_000_000,
             preempted: vec![Preempted { class, suffered: 10, avoided: 300 }],
-            rescued: Granted {
-                count: 200,
-                total_ns: 50_000_000,
-                refused: 20,
-                ..Granted::default()
+            did: Did {
+                rescued: Granted { count: 200, total_ns: 50_000_000, ..Granted::default() },
+                ..Did::default()
             },
             ..VmStatistics::default()
         };

@@ -4,7 +4,7 @@
 //! as `watch` counts it. Times are nanoseconds.
 
 use crate::options::{Backend, Policy};
-use reprieve_watch::model::Class;
+use reprieve_watch::model::{Class, Preemptions, VmSnapshot, VmState};
 use reprieve_watch::raw::Times;
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +55,16 @@ pub struct VmStatistics {
     pub preempted: Vec<Preempted>,
     /// Programs of the guest with hints, if the VM has a region for them.
     pub region: Option<RegionStatistics>,
+    #[serde(flatten)]
+    pub did: Did,
+    /// In a dry run of [`Backend::SchedExt`]; then nothing was avoided or granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub would: Option<Would>,
+}
+
+/// What the backend did for a VM.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Did {
     /// Slices extended because of a critical section, and those of them that ended because the time
     /// was up.
     pub extended: Granted,
@@ -68,16 +78,39 @@ pub struct VmStatistics {
     pub gave_way: u64,
     /// vCPUs that have short slices, with [`Backend::Eevdf`].
     pub short: u32,
-    /// In a dry run of [`Backend::SchedExt`]; then nothing was avoided or granted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub would: Option<Would>,
 }
 
 impl VmStatistics {
+    /// What `watch` sees of a VM for which nothing was done.
+    pub(crate) fn of(vm: &VmSnapshot) -> VmStatistics {
+        let suffered = |class| of_class(vm, class).map(|p| p.off_cpu.counts.iter().sum::<u64>());
+        let preempted = |class| Preempted { class, suffered: suffered(class).sum(), avoided: 0 };
+        VmStatistics {
+            pid: vm.pid,
+            name: vm.name.clone(),
+            readable: vm.state == VmState::Watching,
+            trouble: match &vm.state {
+                VmState::Unreadable(why) => Some(why.clone()),
+                VmState::Attaching => Some("its guest is not found yet".into()),
+                _ => None,
+            },
+            vcpus: vm.vcpus.len() as u32,
+            on_cpu_ns: vm.vcpus.iter().map(|vcpu| vcpu.on_cpu_ns).sum(),
+            preempted: Class::ALL.map(preempted).into(),
+            ..VmStatistics::default()
+        }
+    }
+
     /// The grants out of turn, with the names of their kinds.
     pub fn grants(&self) -> [(&'static str, &Granted); 3] {
-        [("extended", &self.extended), ("rescued", &self.rescued), ("yielded", &self.yielded)]
+        let Did { extended, rescued, yielded, .. } = &self.did;
+        [("extended", extended), ("rescued", rescued), ("yielded", yielded)]
     }
+}
+
+/// The preemptions of each vCPU in that class, since the VM was found or lost a vCPU.
+pub(crate) fn of_class(vm: &VmSnapshot, class: Class) -> impl Iterator<Item = &Preemptions> {
+    vm.vcpus.iter().flat_map(|vcpu| &vcpu.preemptions).filter(move |p| p.class == class)
 }
 
 /// Announcements by programs with hints inside a guest, and the host's answers.

@@ -24,7 +24,7 @@ pub fn summary(statistics: &Statistics) -> String {
         let ran = ms(vm.on_cpu_ns) / 1e3;
         text += &match (statistics.dry_run, statistics.backend) {
             (true, _) => format!("{name}: {vcpus}, {ran:.1} s on CPUs\n"),
-            (_, Backend::Eevdf) => format!("{name}: {vcpus}, {} with short slices\n", vm.short),
+            (_, Backend::Eevdf) => format!("{name}: {vcpus}, {} with short slices\n", vm.did.short),
             (_, Backend::SchedExt) => {
                 format!("{name}: {vcpus}, weight {}, {ran:.1} s on CPUs\n{}", vm.weight, did(vm))
             }
@@ -113,7 +113,7 @@ fn held_up(rescue: &HeldUp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprieve_guard::{Granted, Policy, Preempted, RegionStatistics, Times, Would};
+    use reprieve_guard::{Did, Granted, Policy, Preempted, RegionStatistics, Times, Would};
     use reprieve_watch::model::Class;
 
     #[test]
@@ -125,13 +125,14 @@ mod tests {
             off_cpu_ns: 6_000_000,
             max_off_cpu_ns,
         };
+        let extended = Granted { count: 20, total_ns: 1_500_000, max_ns: 900_000, refused: 1 };
         let late = HeldUp { graces: 2, of: 30, count: 3, total_ns: 70_000_000, max_ns: 40_000_000 };
         let vm = VmStatistics {
             name: "db\u{1b}".into(),
             vcpus: 2,
             weight: 100,
             preempted: vec![preempted(Class::User, 50, 0), preempted(Class::Reader, 3, 10)],
-            extended: Granted { count: 20, total_ns: 1_500_000, max_ns: 900_000, refused: 1 },
+            did: Did { extended, ..Did::default() },
             region: Some(RegionStatistics { suffered: 2, avoided: 40, trouble: None }),
             trouble: Some("left\u{1b}".into()),
             would: Some(Would {
@@ -147,7 +148,7 @@ mod tests {
         let new = VmStatistics { vcpus: 0, region: None, trouble: None, ..new };
         let mut statistics = Statistics {
             elapsed_ns: 2_000_000_000,
-            vms: vec![vm, VmStatistics { extended: Granted::default(), ..new }],
+            vms: vec![vm, VmStatistics { did: Did::default(), ..new }],
             decisions: 4,
             decisions_ns: 400,
             decision_times: Times { median_ns: Some(90), p99_ns: Some(132), ..Times::default() },

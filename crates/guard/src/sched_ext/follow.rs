@@ -4,7 +4,7 @@
 use super::program::{Program, types};
 use super::weight::{self, Weighed};
 use crate::error::Error;
-use crate::options::{Options, Policy};
+use crate::options::Policy;
 use libc::{SCHED_OTHER, SCHED_RESET_ON_FORK};
 use reprieve_guest::layout::{BpfLayout, Spin};
 use reprieve_guest::vmm::process;
@@ -16,9 +16,7 @@ use reprieve_watch::vms::machine::Machine;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often the list of VMs is looked at. Guests boot in seconds, and each look takes a CPU from a
@@ -27,94 +25,86 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// How often weights and limits of cgroups are read.
 const CGROUPS: Duration = Duration::from_secs(5);
 
-/// Ends the thread, and waits for it, when dropped.
 pub struct Follower {
     machines: Arc<Machines>,
-    program: Arc<Program>,
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    /// The policy in force, and VMs with another one.
+    policy: Policy,
+    policies: BTreeMap<Key, Policy>,
+    /// VMs of which the scheduler was told.
+    known: BTreeMap<Key, Known>,
+    /// By process, the part of a VM that the kernel schedules, and why.
+    left: BTreeMap<u32, String>,
+    due: Instant,
+    cgroups_due: Instant,
 }
 
-/// A VM of which the scheduler was told.
-#[derive(Clone, Copy)]
-pub struct Followed {
-    key: Key,
+/// The scheduler's knowledge of a VM.
+pub struct Known {
     /// The index of the VM's entry.
     pub index: u32,
+    pub policy: Policy,
+    /// Who runs it.
+    user: u32,
+    vcpus: Vec<Vcpu>,
+    boot: Option<u64>,
+    /// The weight that the VM's cgroups give.
+    weighed: Weighed,
+    /// A CPU limit of its cgroups: the kernel schedules it.
+    limit: Option<PathBuf>,
 }
 
-/// The policies in force.
-struct Policies {
-    all: Policy,
-    /// VMs with another one.
-    other: BTreeMap<Key, Policy>,
+#[derive(Clone, Copy, PartialEq)]
+struct Vcpu {
+    tid: u32,
+    /// The index of its entry.
+    slot: u32,
+    /// Its CPU in the guest.
+    cpu: Option<u32>,
 }
 
-impl Policies {
-    fn of(&self, vm: Key) -> Policy {
-        self.other.get(&vm).copied().unwrap_or(self.all)
-    }
-}
-
-struct Shared {
-    stop: AtomicBool,
-    /// By process: VMs that are followed; what of a VM the kernel schedules, and why.
-    told: Mutex<(BTreeMap<u32, Followed>, BTreeMap<u32, String>)>,
-    /// Locked after the machines.
-    policies: Mutex<Policies>,
-}
-
-impl Shared {
-    fn policies(&self) -> MutexGuard<'_, Policies> {
-        self.policies.lock().unwrap_or_else(|e| e.into_inner())
+impl Vcpu {
+    fn is_thread_of(self, other: Vcpu) -> bool {
+        (self.tid, self.slot) == (other.tid, other.slot)
     }
 }
 
 impl Follower {
-    pub fn start(
-        machines: Arc<Machines>,
-        program: Arc<Program>,
-        options: &Options,
-    ) -> Result<Follower, Error> {
-        let shared = Arc::new(Shared {
-            stop: AtomicBool::new(false),
-            told: Mutex::default(),
-            policies: Mutex::new(Policies { all: options.policy, other: BTreeMap::new() }),
-        });
-        let mut state = State {
-            machines: machines.clone(),
-            program: program.clone(),
-            shared: shared.clone(),
+    pub fn new(machines: Arc<Machines>, policy: Policy) -> Follower {
+        let now = Instant::now();
+        Follower {
+            machines,
+            policy,
+            policies: BTreeMap::new(),
             known: BTreeMap::new(),
-            cgroups_due: Instant::now(),
-        };
-        let thread = std::thread::Builder::new()
-            .name("guard-follow".into())
-            .spawn(move || state.run())
-            .map_err(|source| Error::Io { what: "starting a thread".into(), source })?;
-        Ok(Follower { machines, program, shared, thread: Some(thread) })
+            left: BTreeMap::new(),
+            due: now,
+            cgroups_due: now,
+        }
     }
 
     /// By process.
-    pub fn vms(&self) -> BTreeMap<u32, Followed> {
-        self.shared.told.lock().unwrap_or_else(|e| e.into_inner()).0.clone()
+    pub fn vms(&self) -> BTreeMap<u32, &Known> {
+        self.known.iter().map(|(key, known)| (key.pid, known)).collect()
     }
 
     /// The part of the VM that the kernel schedules, and why.
     pub fn left(&self, pid: u32) -> Option<String> {
-        self.shared.told.lock().unwrap_or_else(|e| e.into_inner()).1.get(&pid).cloned()
+        self.left.get(&pid).cloned()
     }
 
-    /// The policy for the VM.
-    pub fn policy(&self, vm: Option<&Followed>) -> Policy {
-        let policies = self.shared.policies();
-        vm.map_or(policies.all, |vm| policies.of(vm.key))
+    /// The policy of VMs that come.
+    pub fn policy(&self) -> Policy {
+        self.policy
     }
 
     /// At once; see [`Guard::set`](crate::Guard::set).
-    pub fn set(&self, vm: Option<&str>, policy: Policy) -> Result<Vec<String>, Error> {
+    pub fn set(
+        &mut self,
+        program: &Program,
+        vm: Option<&str>,
+        policy: Policy,
+    ) -> Result<Vec<String>, Error> {
         let machines = self.machines.lock();
-        let known = self.vms();
         let name = |machine: &Machine| machine.name.clone().unwrap_or(machine.key.pid.to_string());
         let running = || machines.values().filter(|machine| machine.runs());
         let which = vm.map_or(Which::All, |vm| Which::Named(vec![vm.into()]));
@@ -125,110 +115,52 @@ impl Follower {
             let there = if there.is_empty() { "none".into() } else { there.join(", ") };
             return Err(Error::NoVm { asked: vm.into(), there });
         }
-        let mut policies = self.shared.policies();
         if vm.is_none() {
-            *policies = Policies { all: policy, other: BTreeMap::new() };
+            self.policy = policy;
+            self.policies.clear();
         }
         for key in chosen.iter().map(|machine| machine.key) {
-            policies.other.insert(key, policy);
-            if let Some(vm) = known.get(&key.pid).filter(|vm| vm.key == key) {
-                apply(&self.program, vm.index, policy);
+            self.policies.insert(key, policy);
+            if let Some(known) = self.known.get_mut(&key) {
+                known.apply(program, policy);
             }
         }
         Ok(chosen.into_iter().map(name).collect())
     }
-}
 
-impl Drop for Follower {
-    fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            let _ = thread.join();
+    /// Looks what has changed, if it is time.
+    pub fn look(&mut self, program: &Program) {
+        let now = Instant::now();
+        if now < self.due {
+            return;
         }
-    }
-}
-
-struct State {
-    machines: Arc<Machines>,
-    program: Arc<Program>,
-    shared: Arc<Shared>,
-    known: BTreeMap<Key, Known>,
-    cgroups_due: Instant,
-}
-
-/// The scheduler's knowledge of a VM.
-struct Known {
-    index: u32,
-    /// Thread, entry and CPU in the guest of each vCPU.
-    vcpus: Vec<(u32, u32, Option<u32>)>,
-    boot: Option<u64>,
-    /// The weight that the VM's cgroups give.
-    weighed: Weighed,
-    /// A CPU limit of its cgroups: the kernel schedules it.
-    limit: Option<PathBuf>,
-}
-
-/// Tells the scheduler the policy for the VM with this entry.
-fn apply(program: &Program, index: u32, policy: Policy) {
-    let full = u32::from(policy == Policy::Full);
-    program.guests.set_field(index as usize, offset_of!(types::guest, full), full);
-}
-
-impl State {
-    fn run(&mut self) {
-        while !self.shared.stop.load(Ordering::Relaxed) {
-            self.follow();
-            std::thread::park_timeout(INTERVAL);
-        }
-        for known in self.known.values() {
-            release(known);
-        }
-    }
-
-    fn follow(&mut self) {
-        let start = Instant::now();
-        let cgroups = start >= self.cgroups_due;
+        self.due = now + INTERVAL;
+        let cgroups = now >= self.cgroups_due;
         if cgroups {
-            self.cgroups_due = start + CGROUPS;
+            self.cgroups_due = now + CGROUPS;
         }
         let machines = self.machines.clone();
         let machines = machines.lock();
-        let runs = |key: &Key| machines.get(key).is_some_and(|machine| machine.runs());
-        let gone: Vec<Key> = self.known.keys().filter(|key| !runs(key)).copied().collect();
-        gone.into_iter().for_each(|key| self.forget(key));
-        self.shared.policies().other.retain(|key, _| runs(key));
-        // VMs with an entry.
-        let running = || {
-            let running = machines.values().filter(|machine| machine.runs());
-            running.filter(|machine| machine.user().is_some())
-        };
-        let weighed: BTreeMap<Key, Weighed> =
-            running().map(|machine| (machine.key, self.weigh(machine, cgroups))).collect();
+        let running = || machines.values().filter(|machine| machine.runs());
+        let runs = |key: &Key| machines.get(key).is_some_and(Machine::runs);
+        self.policies.retain(|key, _| runs(key));
+        self.known.retain(|key, known| runs(key) || known.forget(program));
+        running().for_each(|machine| self.tell(program, machine, cgroups));
         let mut sharing = BTreeMap::<(u32, &str), u32>::new();
-        for machine in running() {
-            if let Some(user) = machine.user() {
-                *sharing.entry((user, &weighed[&machine.key].cgroup)).or_default() += 1;
-            }
+        // Root's own divide nothing.
+        for known in self.known.values().filter(|known| known.user != 0) {
+            *sharing.entry((known.user, &known.weighed.cgroup)).or_default() += 1;
         }
-        for machine in running() {
-            let of = &weighed[&machine.key];
-            // Root's own divide nothing.
-            let user = machine.user().filter(|&user| user != 0);
-            let vms = user.map_or(1, |user| sharing[&(user, of.cgroup.as_str())]);
-            self.tell(machine, cgroups, of, of.among(vms));
+        for known in self.known.values() {
+            let vms = sharing.get(&(known.user, known.weighed.cgroup.as_str()));
+            let weight = known.weighed.among(vms.copied().unwrap_or(1));
+            known.set(program, offset_of!(types::guest, weight), weight);
         }
-        let followed =
-            |(&key, known): (&Key, &Known)| (key.pid, Followed { key, index: known.index });
-        let followed = self.known.iter().map(followed).collect();
-        let running = machines.values().filter(|machine| machine.runs());
-        let left = running.filter_map(|machine| Some((machine.key.pid, self.left(machine)?)));
-        let told = (followed, left.collect());
-        *self.shared.told.lock().unwrap_or_else(|e| e.into_inner()) = told;
+        let left = running().filter_map(|machine| Some((machine.key.pid, self.left_of(machine)?)));
+        self.left = left.collect();
     }
 
-    /// The part of the VM that the kernel schedules, and why.
-    fn left(&self, machine: &Machine) -> Option<String> {
+    fn left_of(&self, machine: &Machine) -> Option<String> {
         if let Some(trouble) = &machine.trouble {
             return Some(format!("{trouble}; the kernel schedules them"));
         }
@@ -236,87 +168,109 @@ impl State {
         Some(format!("the kernel schedules it, for the CPU limit in {}", limit.display()))
     }
 
-    fn forget(&mut self, key: Key) {
-        let Some(known) = self.known.remove(&key) else { return };
-        self.program.guests.set_field(known.index as usize, offset_of!(types::guest, ready), 0u32);
-        for &(tid, slot, _) in &known.vcpus {
-            self.program.remove_vcpu(tid, slot);
-        }
-        self.program.changed();
-    }
-
-    /// The weight by the VM's cgroups, which are read anew if `anew`.
-    fn weigh(&self, machine: &Machine, anew: bool) -> Weighed {
-        match self.known.get(&machine.key) {
-            Some(known) if !anew => known.weighed.clone(),
-            _ => weight::of_process(machine.key.pid),
-        }
-    }
-
-    fn tell(&mut self, machine: &Machine, cgroups: bool, weighed: &Weighed, weight: u32) {
-        let Some(index) = machine.index() else { return };
-        let entry = index as usize;
-        let vcpus: Vec<(u32, u32, Option<u32>)> =
-            machine.vcpus.iter().map(|v| (v.slot.tid(), v.slot.index(), v.cpu)).collect();
+    /// Tells of a VM; weights and limits are read anew if `cgroups`.
+    fn tell(&mut self, program: &Program, machine: &Machine, cgroups: bool) {
+        // Without an entry, the kernel schedules it.
+        let (Some(index), Some(user)) = (machine.index(), machine.user()) else { return };
+        let pid = machine.key.pid;
+        let vcpu = |v: &reprieve_watch::vms::machine::Vcpu| Vcpu {
+            tid: v.slot.tid(),
+            slot: v.slot.index(),
+            cpu: v.cpu,
+        };
+        let vcpus: Vec<Vcpu> = machine.vcpus.iter().map(vcpu).collect();
         let layout = machine.layout();
         let boot = layout.map(|layout| layout.boot);
-        let limit = match self.known.get(&machine.key) {
-            Some(known) if !cgroups => known.limit.clone(),
-            _ => vcpus.iter().find_map(|&(tid, ..)| cgroup::limited_thread(tid)),
+        let before = self.known.remove(&machine.key);
+        let (weighed, limit) = match &before {
+            Some(before) if !cgroups => (before.weighed.clone(), before.limit.clone()),
+            _ => {
+                let limited = |vcpu: &Vcpu| cgroup::limited_thread(vcpu.tid);
+                (weight::of_process(pid), vcpus.iter().find_map(limited))
+            }
         };
-        // sched_ext keeps no limit. Somebody may have changed the policy of a thread and back.
-        if cgroups || !self.known.contains_key(&machine.key) {
-            let policy = if limit.is_some() { given_back } else { taken };
-            let pid = machine.key.pid;
-            let threads = vcpus.iter().filter(|(tid, ..)| process::has_thread(pid, *tid));
-            threads.for_each(|&(tid, ..)| switch(tid, policy));
+        let policy = self.policies.get(&machine.key).copied().unwrap_or(self.policy);
+        let same =
+            before.as_ref().is_some_and(|b| (b.index, &b.vcpus, b.boot) == (index, &vcpus, boot));
+        if before.as_ref().is_none_or(|before| before.index != index) {
+            let weight = weight::NORMAL;
+            program.guests.put(index as usize, types::guest { weight, ..Default::default() });
         }
-        // Only what does not change who it is: its guest's state stays.
-        if let Some(known) = self.known.get_mut(&machine.key) {
-            if (known.index, &known.vcpus, known.boot) == (index, &vcpus, boot) {
-                self.program.guests.set_field(entry, offset_of!(types::guest, weight), weight);
-                (known.weighed, known.limit) = (weighed.clone(), limit);
-                return;
-            }
-        }
-        let known = self.known.get(&machine.key);
-        let guests = &self.program.guests;
-        if known.is_none_or(|known| known.index != index) {
-            guests.put(entry, types::guest::default());
-        }
-        guests.set_field(entry, offset_of!(types::guest, ready), 0u32);
-        guests.set_field(entry, offset_of!(types::guest, weight), weight);
-        apply(&self.program, index, self.shared.policies().of(machine.key));
-        let before = known.map(|known| known.vcpus.clone()).unwrap_or_default();
-        for &(tid, slot, _) in &before {
-            if !vcpus.iter().any(|v| (v.0, v.1) == (tid, slot)) {
-                self.program.remove_vcpu(tid, slot);
+        let before = before.map(|before| before.vcpus).unwrap_or_default();
+        let mut known = Known { index, policy, user, vcpus, boot, weighed, limit };
+        if !same {
+            known.set(program, offset_of!(types::guest, ready), 0u32);
+            known.apply(program, policy);
+            for old in before.iter().filter(|old| !known.has(**old)) {
+                program.remove_vcpu(old.tid, old.slot);
                 // The thread may be another of the VMM's, which had been taken for a vCPU.
-                if process::has_thread(machine.key.pid, tid) {
-                    switch(tid, given_back);
+                if process::has_thread(pid, old.tid) {
+                    switch(old.tid, SCHED_EXT, SCHED_OTHER);
                 }
             }
+            for new in
+                known.vcpus.iter().filter(|new| !before.iter().any(|b| b.is_thread_of(**new)))
+            {
+                // If the table is full, the thread counts as none of the VM's.
+                let _ = program.add_vcpu(new.tid, new.slot);
+            }
+            layout.inspect(|layout| known.describe(program, layout));
+            program.changed();
         }
-        for &(tid, slot, _) in &vcpus {
-            if !before.iter().any(|v| (v.0, v.1) == (tid, slot)) {
-                // A full table: the kernel schedules the thread.
-                if self.program.add_vcpu(tid, slot).is_ok() && limit.is_none() {
-                    switch(tid, taken);
-                }
+        // sched_ext keeps no limit. Somebody may have changed the policy of a thread and back.
+        if cgroups || !same {
+            let kernels = known.limit.is_some();
+            let (from, to) =
+                if kernels { (SCHED_EXT, SCHED_OTHER) } else { (SCHED_OTHER, SCHED_EXT) };
+            for vcpu in known.vcpus.iter().filter(|vcpu| process::has_thread(pid, vcpu.tid)) {
+                switch(vcpu.tid, from, to);
             }
         }
-        if let Some(layout) = layout {
-            guests.set_field(entry, offset_of!(types::guest, spins), spins(layout));
-            if let Some(rcu) = rcu(layout, &vcpus) {
-                guests.set_field(entry, offset_of!(types::guest, rcu), rcu);
-                // Another boot counts its grace periods anew.
-                guests.set_field(entry, offset_of!(types::guest, grace), types::grace::default());
-                guests.set_field(entry, offset_of!(types::guest, ready), 1u32);
-            }
+        self.known.insert(machine.key, known);
+    }
+
+    /// All threads are ordinary ones again.
+    pub fn release(&self) {
+        for vcpu in self.known.values().flat_map(|known| &known.vcpus) {
+            switch(vcpu.tid, SCHED_EXT, SCHED_OTHER);
         }
-        self.program.changed();
-        let weighed = weighed.clone();
-        self.known.insert(machine.key, Known { index, vcpus, boot, weighed, limit });
+    }
+}
+
+impl Known {
+    fn has(&self, vcpu: Vcpu) -> bool {
+        self.vcpus.iter().any(|own| own.is_thread_of(vcpu))
+    }
+
+    fn set<T: reprieve_watch::raw::Plain>(&self, program: &Program, field: usize, value: T) {
+        program.guests.set_field(self.index as usize, field, value);
+    }
+
+    fn apply(&mut self, program: &Program, policy: Policy) {
+        self.policy = policy;
+        let full = u32::from(policy == Policy::Full);
+        self.set(program, offset_of!(types::guest, full), full);
+    }
+
+    /// The VM has ended. Returns that it is not to be kept.
+    fn forget(&self, program: &Program) -> bool {
+        self.set(program, offset_of!(types::guest, ready), 0u32);
+        for vcpu in &self.vcpus {
+            program.remove_vcpu(vcpu.tid, vcpu.slot);
+        }
+        program.changed();
+        false
+    }
+
+    /// Says where the guest keeps what the scheduler reads.
+    fn describe(&self, program: &Program, layout: &BpfLayout) {
+        self.set(program, offset_of!(types::guest, spins), spins(layout));
+        if let Some(rcu) = rcu(layout, &self.vcpus) {
+            self.set(program, offset_of!(types::guest, rcu), rcu);
+            // Another boot counts its grace periods anew.
+            self.set(program, offset_of!(types::guest, grace), types::grace::default());
+            self.set(program, offset_of!(types::guest, ready), 1u32);
+        }
     }
 }
 
@@ -333,7 +287,7 @@ fn spins(layout: &BpfLayout) -> types::spins {
 
 /// Where the guest keeps its RCU's state, if that is known. What is beyond the scheduler's tables
 /// is not rescued.
-fn rcu(layout: &BpfLayout, vcpus: &[(u32, u32, Option<u32>)]) -> Option<types::rcu> {
+fn rcu(layout: &BpfLayout, vcpus: &[Vcpu]) -> Option<types::rcu> {
     let of = layout.rcu.as_ref()?;
     let mut rcu = types::rcu {
         node_entry: of.node_entry.unwrap_or(0),
@@ -355,9 +309,9 @@ fn rcu(layout: &BpfLayout, vcpus: &[(u32, u32, Option<u32>)]) -> Option<types::r
         };
         rcu.leaves_used += 1;
     }
-    for &(_, slot, cpu) in vcpus {
-        if let Some(entry) = cpu.and_then(|cpu| rcu.slots.get_mut(cpu as usize)) {
-            *entry = slot + 1;
+    for vcpu in vcpus {
+        if let Some(entry) = vcpu.cpu.and_then(|cpu| rcu.slots.get_mut(cpu as usize)) {
+            *entry = vcpu.slot + 1;
         }
     }
     Some(rcu)
@@ -365,53 +319,40 @@ fn rcu(layout: &BpfLayout, vcpus: &[(u32, u32, Option<u32>)]) -> Option<types::r
 
 const SCHED_EXT: libc::c_int = 7;
 
-/// Gives the thread the scheduling policy that `policy` makes of its own, if any. One that has
-/// ended needs none.
-fn switch(tid: u32, policy: fn(libc::c_int) -> Option<libc::c_int>) {
+/// Gives the thread scheduling policy `to` in place of `from`. One with another policy has that for
+/// a reason (a real-time priority), and keeps it. One that has ended needs none.
+fn switch(tid: u32, from: libc::c_int, to: libc::c_int) {
     let tid = tid as libc::pid_t;
     // SAFETY: no memory is passed.
     let now = unsafe { libc::sched_getscheduler(tid) };
-    if let Some(policy) = (now >= 0).then(|| policy(now)).flatten() {
+    if now >= 0 && now & !SCHED_RESET_ON_FORK == from {
         let parameters = libc::sched_param { sched_priority: 0 };
         // SAFETY: `parameters` is valid for the read.
-        unsafe { libc::sched_setscheduler(tid, policy, &parameters) };
-    }
-}
-
-/// The policy of a vCPU's thread while guard schedules it. One with another policy than the
-/// usual one has that for a reason (a real-time priority), and keeps it.
-fn taken(policy: libc::c_int) -> Option<libc::c_int> {
-    let keeps = policy & SCHED_RESET_ON_FORK;
-    (policy & !SCHED_RESET_ON_FORK == SCHED_OTHER).then_some(SCHED_EXT | keeps)
-}
-
-/// The policy of a vCPU's thread afterwards.
-fn given_back(policy: libc::c_int) -> Option<libc::c_int> {
-    let keeps = policy & SCHED_RESET_ON_FORK;
-    (policy & !SCHED_RESET_ON_FORK == SCHED_EXT).then_some(SCHED_OTHER | keeps)
-}
-
-/// The threads are ordinary ones again.
-fn release(known: &Known) {
-    for &(tid, ..) in &known.vcpus {
-        switch(tid, given_back);
+        unsafe { libc::sched_setscheduler(tid, to | (now & SCHED_RESET_ON_FORK), &parameters) };
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use libc::{SCHED_BATCH, SCHED_IDLE};
 
     #[test]
     fn only_ordinary_threads_are_taken_from_their_class_and_given_back() {
-        for flag in [0, SCHED_RESET_ON_FORK] {
-            assert_eq!(taken(SCHED_OTHER | flag), Some(SCHED_EXT | flag));
-            assert_eq!(given_back(SCHED_EXT | flag), Some(SCHED_OTHER | flag));
-            for other in [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_BATCH, libc::SCHED_IDLE] {
-                assert_eq!((taken(other | flag), given_back(other | flag)), (None, None));
+        std::thread::spawn(|| {
+            // SAFETY: no memory is passed.
+            let policy = || unsafe { libc::sched_getscheduler(0) };
+            let before = policy() & !SCHED_RESET_ON_FORK;
+            for flag in [0, SCHED_RESET_ON_FORK] {
+                switch(0, before, SCHED_BATCH | flag);
+                assert_eq!(policy(), SCHED_BATCH | flag);
+                switch(0, SCHED_OTHER, SCHED_IDLE);
+                assert_eq!(policy(), SCHED_BATCH | flag, "it has another policy");
+                switch(0, SCHED_BATCH, before);
+                assert_eq!(policy(), before | flag);
             }
-        }
-        // Left by a guard that was killed: it is ordinary again afterwards.
-        assert_eq!(taken(SCHED_EXT), None);
+        })
+        .join()
+        .unwrap();
     }
 }

@@ -2,8 +2,8 @@
 //! The backend that loads a scheduler of our own (`bpf/guard.bpf.c`).
 //!
 //! The backend builds on [`Watch`], which finds the VMs and keeps what the eBPF programs need to
-//! know of them in arrays; the scheduler uses the same arrays. A thread (`follow`) tells the
-//! scheduler what it needs beyond that: which threads are vCPUs, the weights of VMs, where guests
+//! know of them in arrays; the scheduler uses the same arrays. `follow` tells the scheduler what it
+//! needs beyond that: which threads are vCPUs, the weights of VMs, where guests
 //! keep their RCU's state.
 //!
 //! The kernel detaches the scheduler when this process ends, however it ends, and then every thread
@@ -17,33 +17,25 @@ mod regions;
 mod simulator;
 mod weight;
 
-use crate::backend::Guard;
+use crate::backend::{Guard, Observer};
 use crate::error::Error;
-use crate::options::{Backend, Options, Policy};
-use crate::statistics::{Granted, Preempted, RegionStatistics, Statistics, VmStatistics};
+use crate::options::{Options, Policy};
+use crate::statistics::{Did, Granted, RegionStatistics, Statistics, VmStatistics};
 use crate::undo::supervisor::Supervisor;
 use crate::undo::{self, server};
 pub use check::{ticks_hidden, timers_in_threads};
-use follow::{Followed, Follower};
+use follow::Follower;
 use program::{Program, types};
 use regions::Regions;
-use reprieve_watch::Watch;
 use reprieve_watch::model::{Class, VmSnapshot, VmState};
-use reprieve_watch::raw::clock;
-use std::collections::BTreeMap;
-use std::sync::Arc;
 
 pub struct SchedExt {
     /// Reads the arrays of `watch`.
     regions: Regions,
-    /// Dropped before the program: it tells the program about VMs.
     follower: Follower,
     /// Before the arrays that it shares with `watch`.
-    program: Arc<Program>,
-    watch: Watch,
-    options: Options,
-    started_ns: u64,
-    process_ns: u64,
+    program: Program,
+    observer: Observer,
     /// Dropped last: gives back what is reserved.
     supervisor: Supervisor,
 }
@@ -52,30 +44,21 @@ impl SchedExt {
     pub fn start(options: &Options) -> Result<SchedExt, Error> {
         check::host()?;
         let supervisor = undo::begin()?;
-        let process_ns = clock::process_ns();
-        let watch = Watch::start(&reprieve_watch::Options {
-            interval: options.interval,
-            stand_ins: options.stand_ins.clone(),
-            ..reprieve_watch::Options::default()
-        })?;
-        let (machines, slots, kvm) = watch.parts();
-        let program = Arc::new(Program::load(options, &slots.program, &kvm)?);
-        let follower = Follower::start(machines.clone(), program.clone(), options)?;
+        let observer = Observer::start(options, None)?;
+        let (machines, slots, kvm) = observer.watch.parts();
+        let mut program = Program::load(options, &slots.program, &kvm)?;
+        let follower = Follower::new(machines.clone(), options.policy);
         program.attach()?;
         reserve(options)?;
         let regions = Regions::serve(machines, slots)
             .map_err(|source| Error::Io { what: "serving guests' regions".into(), source })?;
-        let (options, started_ns) = (options.clone(), clock::now_ns());
-        Ok(SchedExt {
-            regions,
-            follower,
-            program,
-            watch,
-            options,
-            started_ns,
-            process_ns,
-            supervisor,
-        })
+        Ok(SchedExt { regions, follower, program, observer, supervisor })
+    }
+}
+
+impl Drop for SchedExt {
+    fn drop(&mut self) {
+        self.follower.release();
     }
 }
 
@@ -93,26 +76,26 @@ fn reserve(options: &Options) -> Result<(), Error> {
 }
 
 impl Guard for SchedExt {
+    fn look(&mut self) -> Result<(), Error> {
+        self.follower.look(&self.program);
+        Ok(())
+    }
+
     fn statistics(&mut self) -> Result<Statistics, Error> {
-        let snapshot = self.watch.snapshot()?;
-        let followed = self.follower.vms();
-        let vms = snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone);
-        let vms = vms.map(|vm| self.vm(vm, &followed)).collect();
-        let (decisions, decisions_ns, decision_times) = self.program.cost();
-        Ok(Statistics {
-            time_ns: snapshot.time_ns,
-            elapsed_ns: snapshot.time_ns.saturating_sub(self.started_ns),
-            vms,
-            decisions,
-            decisions_ns,
-            decision_times,
-            process_ns: clock::process_ns().saturating_sub(self.process_ns),
-            ..Statistics::new(Backend::SchedExt, self.options.policy)
-        })
+        let SchedExt { regions, follower, program, observer, .. } = self;
+        let known = follower.vms();
+        let mut statistics = observer.statistics(|vm| {
+            let guest = known.get(&vm.pid).map(|known| program.guests.get(known.index as usize));
+            let region = regions.trouble(vm.pid);
+            let policy = known.get(&vm.pid).map_or(follower.policy(), |known| known.policy);
+            of_vm(vm, &guest.unwrap_or_default(), policy, follower.left(vm.pid), region)
+        })?;
+        (statistics.decisions, statistics.decisions_ns, statistics.decision_times) = program.cost();
+        Ok(statistics)
     }
 
     fn set(&mut self, vm: Option<&str>, policy: Policy) -> Result<Vec<String>, Error> {
-        self.follower.set(vm, policy)
+        self.follower.set(&self.program, vm, policy)
     }
 
     fn ended(&mut self) -> Option<String> {
@@ -123,66 +106,37 @@ impl Guard for SchedExt {
     }
 }
 
-impl SchedExt {
-    fn vm(&self, vm: &VmSnapshot, followed: &BTreeMap<u32, Followed>) -> VmStatistics {
-        let followed = followed.get(&vm.pid);
-        let guest = followed.map(|vm| self.program.guests.get(vm.index as usize));
-        let guest = guest.unwrap_or_default();
-        let preempted = Class::ALL
-            .into_iter()
-            .zip(guest.did.avoided)
-            .map(|(class, avoided)| Preempted { class, suffered: suffered(vm, class), avoided });
-        let region = self.regions.trouble(vm.pid).map(|trouble| RegionStatistics {
-            suffered: suffered_announced(vm),
-            avoided: guest.did.avoided[Class::ALL.len()],
-            trouble,
-        });
-        let readable = vm.state == VmState::Watching && guest.ready == 1;
-        VmStatistics {
-            pid: vm.pid,
-            name: vm.name.clone(),
-            readable,
-            trouble: match &vm.state {
-                VmState::Unreadable(why) => Some(why.clone()),
-                VmState::Watching if !readable => {
-                    Some("its RCU cannot be read: it is scheduled like `plain`".into())
-                }
-                _ => self.follower.left(vm.pid),
-            },
-            policy: self.follower.policy(followed),
-            weight: guest.weight,
-            vcpus: vm.vcpus.len() as u32,
-            on_cpu_ns: guest.did.on_cpu_ns,
-            preempted: preempted.collect(),
-            region,
-            extended: granted(&guest.did.extended),
-            rescued: granted(&guest.did.rescued),
-            yielded: granted(&guest.did.yielded),
-            gave_way: guest.did.gave_way,
-            ..VmStatistics::default()
-        }
+/// `left`: the part of the VM that the kernel schedules. `region`: whether it has one, and its
+/// trouble.
+fn of_vm(
+    vm: &VmSnapshot,
+    guest: &types::guest,
+    policy: Policy,
+    left: Option<String>,
+    region: Option<Option<String>>,
+) -> VmStatistics {
+    let types::did { on_cpu_ns, avoided, extended, rescued, yielded, gave_way } = guest.did;
+    let mut of = VmStatistics { policy, weight: guest.weight, on_cpu_ns, ..VmStatistics::of(vm) };
+    for (preempted, avoided) in of.preempted.iter_mut().zip(avoided) {
+        preempted.avoided = avoided;
     }
-}
-
-/// Preemptions of the class since the VM was found, or lost a vCPU.
-fn suffered(vm: &VmSnapshot, class: Class) -> u64 {
-    let all = vm.vcpus.iter().flat_map(|vcpu| &vcpu.preemptions);
-    let those = all.filter(|preemptions| preemptions.class == class);
-    those.map(|preemptions| preemptions.off_cpu.counts.iter().sum::<u64>()).sum()
-}
-
-/// The same, of those in sections that programs of the guest announced.
-fn suffered_announced(vm: &VmSnapshot) -> u64 {
-    vm.vcpus.iter().map(|vcpu| vcpu.announced).sum()
-}
-
-fn granted(granted: &types::granted) -> Granted {
-    Granted {
-        count: granted.count,
-        total_ns: granted.total_ns,
-        max_ns: granted.max_ns,
-        refused: granted.refused,
+    of.region = region.map(|trouble| RegionStatistics {
+        suffered: vm.vcpus.iter().map(|vcpu| vcpu.announced).sum(),
+        avoided: avoided[Class::ALL.len()],
+        trouble,
+    });
+    of.readable = vm.state == VmState::Watching && guest.ready == 1;
+    if vm.state == VmState::Watching && !of.readable {
+        of.trouble = Some("its RCU cannot be read: it is scheduled like `plain`".into());
     }
+    of.trouble = left.or(of.trouble);
+    let [extended, rescued, yielded] = [extended, rescued, yielded].map(granted);
+    of.did = Did { extended, rescued, yielded, gave_way, short: 0 };
+    of
+}
+
+fn granted(types::granted { count, total_ns, max_ns, refused }: types::granted) -> Granted {
+    Granted { count, total_ns, max_ns, refused }
 }
 
 #[cfg(test)]
@@ -190,22 +144,21 @@ mod tests {
     use super::*;
     use reprieve_watch::model::{Histogram, Preemptions, Vcpu};
 
-    fn vcpu(index: u32, preempted: u64) -> Vcpu {
-        let off_cpu = Histogram { counts: vec![0, preempted], ..Histogram::default() };
-        let class = Class::Softirq;
-        Vcpu {
-            index,
-            tid: 100 + index,
-            preemptions: vec![Preemptions { class, off_cpu, readers: 0, readers_off_cpu_ns: 0 }],
-            announced: preempted / 2,
-            ..Vcpu::default()
-        }
-    }
-
     #[test]
     fn preemptions_of_all_vcpus_count() {
-        let vm = VmSnapshot { vcpus: vec![vcpu(0, 4), vcpu(1, 10)], ..VmSnapshot::default() };
-        let of = |class| suffered(&vm, class);
-        assert_eq!((of(Class::Softirq), of(Class::User), suffered_announced(&vm)), (14, 0, 7));
+        let vcpu = |count: u64| {
+            let off_cpu = Histogram { counts: vec![0, count], ..Histogram::default() };
+            let class = Class::Softirq;
+            let preemptions = Preemptions { class, off_cpu, readers: 0, readers_off_cpu_ns: 0 };
+            Vcpu { preemptions: vec![preemptions], announced: count / 2, ..Vcpu::default() }
+        };
+        let vm = VmSnapshot { vcpus: vec![vcpu(4), vcpu(10)], ..VmSnapshot::default() };
+        let mut guest = types::guest::default();
+        guest.did.avoided[..].fill(3);
+        let of = of_vm(&vm, &guest, Policy::Full, None, Some(None));
+        let suffered = |class| of.preempted.iter().find(|p| p.class == class).unwrap().suffered;
+        assert_eq!((suffered(Class::Softirq), suffered(Class::User)), (14, 0));
+        let region = of.region.unwrap();
+        assert_eq!((region.suffered, region.avoided, of.preempted[0].avoided), (7, 3, 3));
     }
 }

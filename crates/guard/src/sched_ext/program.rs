@@ -6,13 +6,12 @@ use crate::constants;
 use crate::error::Error;
 use crate::options::Options;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject, ProgramInput};
+use libbpf_rs::{Link, MapCore, MapFlags, ProgramInput};
 use reprieve_watch::raw::{self, Plain, Shared, Times, complaints, keep_complaint, lacks_right};
 use reprieve_watch::vms::machine::Kvm;
 use skeleton::{GuardSkel, GuardSkelBuilder};
-use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
+use std::mem::offset_of;
 use std::os::fd::AsFd;
-use std::sync::Mutex;
 
 pub use skeleton::types;
 
@@ -32,28 +31,15 @@ unsafe impl Plain for types::rcu {}
 unsafe impl Plain for types::grace {}
 
 pub struct Program {
-    loaded: Mutex<Loaded>,
-    members: MapHandle,
-    tids: MapHandle,
-    costs: MapHandle,
+    /// Dropped first: the scheduler is detached.
+    links: Vec<Link>,
+    skel: GuardSkel<'static>,
+    /// The CPUs that were online when it was told.
+    online: Vec<usize>,
     /// The program's variables, as words.
     variables: Shared<u64>,
     pub guests: Shared<types::guest>,
 }
-
-/// The scheduler in the kernel.
-struct Loaded {
-    /// Dropped first: the scheduler is detached.
-    links: Vec<Link>,
-    /// Borrows `storage`; dropped before it.
-    skel: ManuallyDrop<GuardSkel<'static>>,
-    storage: *mut MaybeUninit<OpenObject>,
-    /// The CPUs that were online when it was told.
-    online: Vec<usize>,
-}
-
-// SAFETY: `storage` is a box of this alone; the rest may be sent.
-unsafe impl Send for Loaded {}
 
 const CPUS_CHANGED: &str = "CPUs came or went: start guard again";
 /// A bit of the exit code where they did (`enum scx_exit_code`).
@@ -62,37 +48,32 @@ const RESTART: u64 = 1 << 48;
 impl Program {
     /// Loads the scheduler, which shares arrays with `watch`. It does not schedule yet.
     pub fn load(options: &Options, watch: &raw::Program, kvm: &Kvm) -> Result<Program, Error> {
-        let loaded = Loaded::load(options, watch, kvm)?;
-        let maps = &loaded.skel.maps;
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep_complaint)));
+        let online = online_cpus();
+        let skel = open(options, &online, watch, kvm)?;
         let mapping = |source| Error::Io { what: "mapping the scheduler's arrays".into(), source };
         let words = size_of::<types::bss>() / size_of::<u64>();
-        Ok(Program {
-            members: MapHandle::try_from(&maps.members).map_err(refused("map"))?,
-            tids: MapHandle::try_from(&maps.tids).map_err(refused("map"))?,
-            costs: MapHandle::try_from(&maps.costs).map_err(refused("map"))?,
-            variables: Shared::map(maps.bss.as_fd(), words).map_err(mapping)?,
-            guests: Shared::map(maps.guests.as_fd(), raw::constants::MAX_VMS).map_err(mapping)?,
-            loaded: Mutex::new(loaded),
-        })
+        let variables = Shared::map(skel.maps.bss.as_fd(), words).map_err(mapping)?;
+        let guests = Shared::map(skel.maps.guests.as_fd(), raw::constants::MAX_VMS);
+        Ok(Program { links: Vec::new(), skel, online, variables, guests: guests.map_err(mapping)? })
     }
 
     /// From now on it schedules.
-    pub fn attach(&self) -> Result<(), Error> {
-        let loaded = &mut *self.loaded.lock().unwrap_or_else(|e| e.into_inner());
-        let link = loaded.skel.maps.guard_ops.attach_struct_ops().map_err(refused("attach"))?;
-        loaded.links.push(link);
-        let tick = &loaded.skel.progs.guard_guest_timer;
+    pub fn attach(&mut self) -> Result<(), Error> {
+        let link = self.skel.maps.guard_ops.attach_struct_ops().map_err(refused("attach"))?;
+        self.links.push(link);
+        let tick = &self.skel.progs.guard_guest_timer;
         if tick.autoload() {
-            loaded.links.push(tick.attach_trace().map_err(refused("attach to KVM"))?);
+            self.links.push(tick.attach_trace().map_err(refused("attach to KVM"))?);
         }
         self.set(offset_of!(types::bss, active), 1);
         // From now on the kernel ends the scheduler if a CPU comes or goes. One may have done so
         // while it was being loaded.
-        if online_cpus() != loaded.online {
+        if online_cpus() != self.online {
             return Err(Error::Ended(CPUS_CHANGED.into()));
         }
-        let timer = &loaded.skel.progs.guard_start_timer;
-        for &cpu in &loaded.online {
+        let timer = &self.skel.progs.guard_start_timer;
+        for &cpu in &self.online {
             match on_cpu(cpu, || timer.test_run(ProgramInput::default())) {
                 Ok(done) => done.map_err(refused("start the timer"))?,
                 Err(source) => return Err(out_of_reach(cpu, source)),
@@ -133,22 +114,23 @@ impl Program {
 
     /// Tells the program that thread `tid` is vCPU `slot` of the shared array.
     pub fn add_vcpu(&self, tid: u32, slot: u32) -> Result<(), libbpf_rs::Error> {
-        self.tids.update(&slot.to_ne_bytes(), &tid.to_ne_bytes(), MapFlags::ANY)?;
-        self.members.update(&tid.to_ne_bytes(), &(slot + 1).to_ne_bytes(), MapFlags::ANY)
+        let maps = &self.skel.maps;
+        maps.tids.update(&slot.to_ne_bytes(), &tid.to_ne_bytes(), MapFlags::ANY)?;
+        maps.members.update(&tid.to_ne_bytes(), &(slot + 1).to_ne_bytes(), MapFlags::ANY)
     }
 
     /// The number and the slot of a thread that has ended need not be free: another vCPU may
     /// have them by now.
     pub fn remove_vcpu(&self, tid: u32, slot: u32) {
-        let (member, own) = (tid.to_ne_bytes(), slot.to_ne_bytes());
+        let (maps, member, own) = (&self.skel.maps, tid.to_ne_bytes(), slot.to_ne_bytes());
         let is = |found: Result<Option<Vec<u8>>, _>, number: u32| {
             found.ok().flatten().is_some_and(|bytes| bytes == number.to_ne_bytes())
         };
-        if is(self.members.lookup(&member, MapFlags::ANY), slot + 1) {
-            let _ = self.members.delete(&member);
+        if is(maps.members.lookup(&member, MapFlags::ANY), slot + 1) {
+            let _ = maps.members.delete(&member);
         }
-        if is(self.tids.lookup(&own, MapFlags::ANY), tid) {
-            let _ = self.tids.update(&own, &0u32.to_ne_bytes(), MapFlags::ANY);
+        if is(maps.tids.lookup(&own, MapFlags::ANY), tid) {
+            let _ = maps.tids.update(&own, &0u32.to_ne_bytes(), MapFlags::ANY);
         }
     }
 
@@ -160,42 +142,12 @@ impl Program {
 
     /// Decisions, the time in them, ns, and how long they took.
     pub fn cost(&self) -> (u64, u64, Times) {
-        let values = self.costs.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
-        let word = |bytes: &[u8], at: usize| {
-            bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
-        };
-        let cpus = values.ok().flatten().unwrap_or_default();
-        let sum = |at: usize| cpus.iter().map(|cpu| word(cpu, at)).sum();
-        let steps: Vec<Vec<u64>> = cpus
-            .iter()
-            .map(|cpu| {
-                let at = |n| offset_of!(types::cost, steps) + n * size_of::<u64>();
-                (0..raw::constants::COST_STEPS).map(|n| word(cpu, at(n))).collect()
-            })
-            .collect();
-        let times = Times::of(steps.iter().map(Vec::as_slice));
-        (sum(offset_of!(types::cost, runs)), sum(offset_of!(types::cost, total_ns)), times)
-    }
-}
-
-impl Loaded {
-    fn load(options: &Options, watch: &raw::Program, kvm: &Kvm) -> Result<Loaded, Error> {
-        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep_complaint)));
-        let storage = Box::into_raw(Box::new(MaybeUninit::uninit()));
-        // SAFETY: a box of its own, freed only where no skeleton exists: below on error, else in
-        // `drop`.
-        let borrowed = unsafe { &mut *storage };
-        let online = online_cpus();
-        match open(options, &online, watch, kvm, borrowed) {
-            Ok(skel) => {
-                Ok(Loaded { links: Vec::new(), skel: ManuallyDrop::new(skel), storage, online })
-            }
-            Err(error) => {
-                // SAFETY: made above; the skeleton that borrowed it is gone.
-                drop(unsafe { Box::from_raw(storage) });
-                Err(error)
-            }
-        }
+        let costs = raw::costs_in(&self.skel.maps.costs);
+        (
+            costs.iter().map(|cost| cost.runs).sum(),
+            costs.iter().map(|cost| cost.total_ns).sum(),
+            Times::of(costs.iter().map(|cost| &cost.steps[..])),
+        )
     }
 }
 
@@ -205,25 +157,13 @@ impl Drop for Program {
     }
 }
 
-impl Drop for Loaded {
-    fn drop(&mut self) {
-        self.links.clear();
-        // SAFETY: dropped once, and `storage`, made by `load`, after what borrows it.
-        unsafe {
-            ManuallyDrop::drop(&mut self.skel);
-            drop(Box::from_raw(self.storage));
-        }
-    }
-}
-
 fn open(
     options: &Options,
     online: &[usize],
     watch: &raw::Program,
     kvm: &Kvm,
-    storage: &'static mut MaybeUninit<OpenObject>,
 ) -> Result<GuardSkel<'static>, Error> {
-    let mut open = GuardSkelBuilder::default().open(storage).map_err(refused("open"))?;
+    let mut open = GuardSkelBuilder::default().open(raw::storage()).map_err(refused("open"))?;
     let cpus = few_cpus()?;
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.with_svm = *kvm == Kvm::Svm;
@@ -278,17 +218,6 @@ pub fn few_cpus() -> Result<usize, Error> {
         });
     }
     Ok(cpus)
-}
-
-/// Whether this process may run on each CPU, to start its timer there.
-pub fn reach_cpus() -> Result<(), Error> {
-    for cpu in online_cpus() {
-        match on_cpu(cpu, || ()) {
-            Err(source) if online_cpus().contains(&cpu) => return Err(out_of_reach(cpu, source)),
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 /// Why this process cannot run on a CPU that is online. A mask it could widen.

@@ -120,10 +120,7 @@ impl Program {
 
     /// The program's measurements of its own run time, one entry per CPU.
     pub fn costs(&self) -> Vec<types::cost> {
-        let key = 0u32.to_ne_bytes();
-        let values = self.skel.maps.costs.lookup_percpu(&key, MapFlags::ANY);
-        let values = values.ok().flatten().unwrap_or_default();
-        values.iter().filter_map(|bytes| plain(bytes)).collect()
+        costs_in(&self.skel.maps.costs)
     }
 
     /// Events that did not fit in the buffer.
@@ -161,6 +158,13 @@ impl Program {
             let _ = buffer.consume();
         }
     }
+}
+
+/// A program's measurements of its own run time in that map, one entry per CPU.
+pub fn costs_in(map: &impl MapCore) -> Vec<types::cost> {
+    let values = map.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
+    let values = values.ok().flatten().unwrap_or_default();
+    values.iter().filter_map(|bytes| plain(bytes)).collect()
 }
 
 /// Room for a loaded object: a pointer, which is not freed.

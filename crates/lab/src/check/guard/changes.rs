@@ -23,7 +23,7 @@ pub fn check(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<Vec<St
 /// How often the VM was helped.
 fn helped(statistics: &Statistics, vm: &Vm) -> Result<u64> {
     let own = of(statistics, vm)?;
-    Ok(own.extended.count + own.rescued.count)
+    Ok(own.did.extended.count + own.did.rescued.count)
 }
 
 /// guard stops helping a VM as soon as its policy is set, and goes on helping the other one. Then

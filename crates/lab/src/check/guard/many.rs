@@ -115,8 +115,8 @@ fn judge(before: &Seen, after: &Seen) -> Result<Finding> {
             text,
             "  {name}, weight {weight}: {has:.2} % of their CPU time, {due:.2} due, {off:.2} off \
              at most; extended {} times, rescued {}{}",
-            own.extended.count,
-            own.rescued.count,
+            own.did.extended.count,
+            own.did.rescued.count,
             if right { "" } else { "  <- wrong" },
         )?;
         figures.push(json!({

@@ -102,8 +102,8 @@ pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
             "  {}: {}, stock scheduler back; {} slices extended, {} vCPUs rescued",
             policy.name(),
             end.name(),
-            statistics.vms.iter().map(|vm| vm.extended.count).sum::<u64>(),
-            statistics.vms.iter().map(|vm| vm.rescued.count).sum::<u64>(),
+            statistics.vms.iter().map(|vm| vm.did.extended.count).sum::<u64>(),
+            statistics.vms.iter().map(|vm| vm.did.rescued.count).sum::<u64>(),
         )?;
         figures.push(statistics);
     }

@@ -91,8 +91,8 @@ impl Guard {
         self.until(setup, "guard's work", |now| {
             let cared_for =
                 |vm: &Vm| of(now, vm).is_ok_and(|own| own.readable && own.on_cpu_ns >= PROGRESS_NS);
-            let did = now.vms.iter().any(|vm| vm.extended.count > 0)
-                && now.vms.iter().any(|vm| vm.rescued.count > 0);
+            let did = now.vms.iter().any(|vm| vm.did.extended.count > 0)
+                && now.vms.iter().any(|vm| vm.did.rescued.count > 0);
             Ok(now.policy == policy
                 && vms.iter().all(cared_for)
                 && (did || policy == Policy::Plain))
