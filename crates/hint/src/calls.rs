@@ -101,8 +101,8 @@ pub fn is_vcpu_preempted(vcpu: u32) -> Option<bool> {
     region::is_preempted(vcpu, now())
 }
 
-/// Inside a guest: whether the host's CPU on which that vCPU is, or was last, has more than one
-/// thread to run. `None`: unknown.
+/// Inside a guest: whether another vCPU runs or waits on the host's CPU where that vCPU is or was
+/// last. `None`: unknown.
 pub fn is_overloaded(cpu: u32) -> Option<bool> {
     region::runnable(cpu, now()).map(|runnable| runnable > 1)
 }

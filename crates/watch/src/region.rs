@@ -73,7 +73,7 @@ impl Region {
 pub struct Writer(File);
 
 impl Writer {
-    /// State and runnable threads by vCPU, and a beat that differs from the last one.
+    /// State and runnable vCPUs by vCPU, and a beat that differs from the last one.
     ///
     /// # Errors
     /// If the file cannot be written.

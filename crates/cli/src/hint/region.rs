@@ -90,7 +90,7 @@ fn text(view: &View) -> String {
     }
     for vcpu in &view.vcpus {
         let (number, state, runnable) = (vcpu.vcpu, state(vcpu.state), vcpu.runnable);
-        text += &format!("vCPU {number}: {state}, threads on its CPU: {runnable}\n");
+        text += &format!("vCPU {number}: {state}, vCPUs on its CPU: {runnable}\n");
     }
     let inside = |count: fn(&region::ThreadView) -> u32| {
         view.threads.iter().filter(|thread| count(thread) != 0).count()

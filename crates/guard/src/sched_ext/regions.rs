@@ -6,6 +6,7 @@
 //! theirs: QEMU maps a file. So a thread copies, every [`PERIOD`], what the eBPF program at context
 //! switches has noted in the shared array. It sleeps while no VM has a region.
 
+use crate::constants::MAX_CPUS;
 use reprieve_hint::abi::region::VCPUS;
 use reprieve_watch::raw::{clock, types};
 use reprieve_watch::vms::discovery::Machines;
@@ -14,7 +15,7 @@ use reprieve_watch::vms::slots::Slots;
 use reprieve_watch::{Region, Writer};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,38 +28,35 @@ const BEAT_NS: u64 = 100_000_000;
 
 /// Ends the thread, and waits for it, when dropped.
 pub struct Regions {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    troubles: Arc<Troubles>,
+    /// `None` at the end.
+    running: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
-#[derive(Default)]
-struct Shared {
-    stop: AtomicBool,
-    /// By process with a region, why nothing is told, if so.
-    troubles: Mutex<BTreeMap<u32, Option<String>>>,
-}
+/// By process with a region, why nothing is told, if so.
+type Troubles = Mutex<BTreeMap<u32, Option<String>>>;
 
 impl Regions {
     pub fn serve(machines: Arc<Machines>, slots: Arc<Slots>) -> std::io::Result<Regions> {
-        let shared = Arc::new(Shared::default());
-        let mut state = State { machines, slots, served: Vec::new() };
-        let kept = shared.clone();
-        let work = move || state.run(&kept);
+        let troubles = Arc::<Troubles>::default();
+        let mut state = State { machines, slots, vcpus: Vec::new(), served: Vec::new() };
+        let (stop, stopped) = channel();
+        let told = troubles.clone();
+        let work = move || state.run(&told, &stopped);
         let thread = std::thread::Builder::new().name("guard-regions".into()).spawn(work)?;
-        Ok(Regions { shared, thread: Some(thread) })
+        Ok(Regions { troubles, running: Some((stop, thread)) })
     }
 
     /// Whether that process's VM has a region, and why its guest is told nothing, if so.
     pub fn trouble(&self, pid: u32) -> Option<Option<String>> {
-        self.shared.troubles.lock().unwrap_or_else(PoisonError::into_inner).get(&pid).cloned()
+        self.troubles.lock().unwrap_or_else(PoisonError::into_inner).get(&pid).cloned()
     }
 }
 
 impl Drop for Regions {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
+        if let Some((stop, thread)) = self.running.take() {
+            drop(stop);
             let _ = thread.join();
         }
     }
@@ -67,6 +65,8 @@ impl Drop for Regions {
 struct State {
     machines: Arc<Machines>,
     slots: Arc<Slots>,
+    /// The entries of all VMs' vCPUs.
+    vcpus: Vec<usize>,
     served: Vec<Served>,
 }
 
@@ -77,38 +77,46 @@ struct Served {
     /// Why it cannot be written to, if so.
     writer: Result<Writer, String>,
     /// The guest's number of each vCPU, and its entry in the shared array.
-    vcpus: Vec<(u32, u32)>,
+    vcpus: Vec<(usize, usize)>,
     /// The last words to each vCPU, and when.
     said: Vec<(u32, u32)>,
     beat: u64,
 }
 
 impl State {
-    fn run(&mut self, shared: &Shared) {
+    fn run(&mut self, troubles: &Troubles, stopped: &Receiver<()>) {
         let mut due = Instant::now();
         let mut slept = clock::now_ns();
-        while !shared.stop.load(Ordering::Relaxed) {
+        let mut idle = true;
+        loop {
+            match stopped.recv_timeout(if idle { AGAIN } else { PERIOD }) {
+                Err(RecvTimeoutError::Timeout) => {}
+                _ => return,
+            }
             if Instant::now() >= due {
                 self.look();
                 let all = self.served.iter().map(|vm| (vm.pid, vm.writer.as_ref().err().cloned()));
-                *shared.troubles.lock().unwrap_or_else(PoisonError::into_inner) = all.collect();
+                *troubles.lock().unwrap_or_else(PoisonError::into_inner) = all.collect();
                 due = Instant::now() + AGAIN;
             }
-            for served in &mut self.served {
-                served.publish(&self.slots, slept);
+            idle = self.served.is_empty();
+            if !idle {
+                let runnable = self.runnable();
+                let publish = |vm: &mut Served| vm.publish(&self.slots, &runnable, slept);
+                self.served.iter_mut().for_each(publish);
             }
-            let idle = self.served.is_empty();
             slept = clock::now_ns();
-            std::thread::park_timeout(if idle { AGAIN } else { PERIOD });
         }
     }
 
     /// Looks which VMs have regions now.
     fn look(&mut self) {
         let machines = self.machines.lock();
-        let running = machines.values().filter(|machine| machine.runs());
+        let running = || machines.values().filter(|machine| machine.runs());
+        let all = running().flat_map(|machine| &machine.vcpus);
+        self.vcpus = all.map(|vcpu| vcpu.slot.index() as usize).collect();
         let with_region = |m: &Machine| Some((m.key.pid, m.region.clone()?, vcpus(m)));
-        let wanted: Vec<_> = running.filter_map(with_region).collect();
+        let wanted: Vec<_> = running().filter_map(with_region).collect();
         // Others wait for the list, and a region is opened below: a file of whoever runs the VM.
         drop(machines);
         let mut before = std::mem::take(&mut self.served);
@@ -122,12 +130,32 @@ impl State {
             self.served.push(served);
         }
     }
+
+    /// How many vCPUs run or wait, by the host's CPU where they are or were last.
+    fn runnable(&self) -> Vec<u32> {
+        let mut runnable = vec![0; MAX_CPUS];
+        for &slot in &self.vcpus {
+            let (state, cpu) = (field(&self.slots, slot, DOING), field(&self.slots, slot, CPU));
+            if matches!(state, RUNNING | PREEMPTED) {
+                runnable.get_mut(cpu as usize).into_iter().for_each(|count| *count += 1);
+            }
+        }
+        runnable
+    }
 }
 
-fn vcpus(machine: &Machine) -> Vec<(u32, u32)> {
+fn vcpus(machine: &Machine) -> Vec<(usize, usize)> {
     // Until the guest can be read, by the VMM's number, which is nearly always the same.
     let all = machine.vcpus.iter().map(|v| (v.cpu.unwrap_or(v.index), v.slot.index()));
-    all.filter(|&(vcpu, _)| (vcpu as usize) < VCPUS).collect()
+    let all = all.map(|(vcpu, slot)| (vcpu as usize, slot as usize));
+    all.filter(|&(vcpu, _)| vcpu < VCPUS).collect()
+}
+
+const DOING: usize = offset_of!(types::vcpu, doing);
+const CPU: usize = offset_of!(types::vcpu, cpu);
+
+fn field(slots: &Slots, slot: usize, offset: usize) -> u32 {
+    slots.program.vcpus.get_field(slot, offset)
 }
 
 impl Served {
@@ -138,25 +166,23 @@ impl Served {
 
     /// `slept`: when this thread left its CPU last. It may run where a vCPU would if it did not
     /// look: the vCPU has its CPU back when the guest reads, and is told so.
-    fn publish(&mut self, slots: &Slots, slept: u64) {
+    fn publish(&mut self, slots: &Slots, runnable: &[u32], slept: u64) {
         let Ok(writer) = &self.writer else { return };
-        let entries = &slots.program.vcpus;
         let now = clock::now_ns();
         let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        let len = self.vcpus.iter().map(|&(vcpu, _)| vcpu as usize + 1).max().unwrap_or(0);
+        let len = self.vcpus.iter().map(|&(vcpu, _)| vcpu + 1).max().unwrap_or(0);
         let mut says = vec![(0, 0); len];
         for &(vcpu, slot) in &self.vcpus {
-            let (vcpu, slot) = (vcpu as usize, slot as usize);
-            let field = |offset| entries.get_field::<u32>(slot, offset);
             // The region's numbers are those of `enum doing`.
-            let mut state = field(offset_of!(types::vcpu, doing));
-            let since = entries.get_field::<u64>(slot, offset_of!(types::vcpu, since));
-            let displaced = since > slept && field(offset_of!(types::vcpu, successor)) == me;
-            if displaced && state == types::doing::DOING_PREEMPTED.0 {
-                state = types::doing::DOING_RUNNING.0;
+            let mut state = field(slots, slot, DOING);
+            let since: u64 = slots.program.vcpus.get_field(slot, offset_of!(types::vcpu, since));
+            let successor = field(slots, slot, offset_of!(types::vcpu, successor));
+            if state == PREEMPTED && since > slept && successor == me {
+                state = RUNNING;
             }
-            // How many threads wait for its CPU is not known.
-            says[vcpu] = (state, 0);
+            // Itself as well, if it sleeps.
+            let others = runnable.get(field(slots, slot, CPU) as usize).copied().unwrap_or(0);
+            says[vcpu] = (state, others + u32::from(!matches!(state, RUNNING | PREEMPTED)));
         }
         if says == self.said && now - self.beat < BEAT_NS {
             return;
@@ -169,8 +195,6 @@ impl Served {
     }
 }
 
-const _: () = assert!(
-    types::doing::DOING_RUNNING.0 == 1
-        && types::doing::DOING_PREEMPTED.0 == 2
-        && types::doing::DOING_BLOCKED.0 == 3
-);
+const RUNNING: u32 = types::doing::DOING_RUNNING.0;
+const PREEMPTED: u32 = types::doing::DOING_PREEMPTED.0;
+const _: () = assert!(RUNNING == 1 && PREEMPTED == 2 && types::doing::DOING_BLOCKED.0 == 3);

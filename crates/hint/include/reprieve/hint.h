@@ -119,8 +119,8 @@ reprieve_thread_id reprieve_current_thread(void);
 
 /*
  * In a guest whose host offers a region: whether the vCPU where the thread gave its last hint, or
- * that vCPU, is off its CPU, although it would run; whether the host's CPU where a vCPU is or was
- * last has more than one thread to run. 1: yes, 0: no, -1: unknown.
+ * that vCPU, is off its CPU, although it would run; whether another vCPU runs or waits where a vCPU
+ * is or was last. 1: yes, 0: no, -1: unknown.
  */
 int reprieve_is_preempted(reprieve_thread_id thread);
 int reprieve_is_vcpu_preempted(unsigned int vcpu);

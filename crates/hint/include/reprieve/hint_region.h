@@ -36,8 +36,8 @@
 
 /*
  * A vCPU, by the guest's number of the CPU. state: REPRIEVE_HINT_RUNNING, _PREEMPTED or _BLOCKED;
- * 0: not known. runnable: threads that the host has to run on the CPU where the vCPU is or was
- * last, it and those that any CPU may take among them; 0: not known.
+ * 0: not known. runnable: the vCPU itself, and others that run or wait on the host's CPU where it
+ * is or was last; 0: not known.
  */
 struct reprieve_region_vcpu {
 	REPRIEVE_HINT_U32 state;

@@ -48,7 +48,7 @@ pub fn is_region(file: &File) -> io::Result<bool> {
     Ok(whole && head[..4] == MAGIC.to_ne_bytes() && head[4..] == VERSION.to_ne_bytes())
 }
 
-/// Writes the host's answers: a beat that differs from the last one, and state and runnable threads
+/// Writes the host's answers: a beat that differs from the last one, and state and runnable vCPUs
 /// by vCPU.
 ///
 /// # Errors

@@ -71,7 +71,7 @@ pub(crate) fn lost_cpu(index: u32, now: u64) -> bool {
     known && is_preempted(thread::line(index).cpu.load(Ordering::Relaxed), now) == Some(true)
 }
 
-/// Threads that the host has to run on the CPU where that vCPU is or was last.
+/// That vCPU, and others that run or wait on the host's CPU where it is or was last.
 pub(crate) fn runnable(vcpu: u32, now: u64) -> Option<u32> {
     let runnable = served(now)?.vcpus.get(vcpu as usize)?.runnable.load(Ordering::Relaxed);
     (runnable != 0).then_some(runnable)
