@@ -7,8 +7,8 @@
 //! reports for those who are idle.
 
 use super::super::program::types;
-use super::kernel::Machine;
-use super::{Event, native};
+use super::kernel::{Machine, machine, schedule, wake, yield_to};
+use super::native;
 use std::collections::VecDeque;
 
 const US: u64 = 1_000;
@@ -25,25 +25,28 @@ const FQS: u64 = 3;
 /// A vCPU is in a critical section for this part of its time.
 const SECTIONS: (u64, u64) = (MS, 50 * US);
 /// `TASK_IDLE`.
-const TASK_IDLE: u32 = 0x402;
+const TASK_IDLE: u64 = 0x402;
 
 /// Where a VM's memory lies in its VMM, and what is there.
 const BASE: u64 = 1 << 32;
 const GP_SEQ: u64 = 0;
 const JIFFIES: u64 = 8;
 const FQS_DUE: u64 = 16;
-const KTHREAD_CPU: u64 = 28;
+const KTHREAD_CPU: u64 = 24;
 const ON_RQ: u64 = 32;
-const STATE: u64 = 36;
-const KTHREAD_TASK: u64 = 40;
+const STATE: u64 = 40;
+const KTHREAD_TASK: u64 = 48;
 const LEAVES: u64 = 64;
+const LEAVES_END: u64 = 128;
 /// The same for each vCPU: `preempt_count`, the current task, `rdp->gp_seq`, registers, a task.
 const VCPUS: u64 = 0x200;
 const VCPU_BYTES: u64 = 0x80;
+const PREEMPT_COUNT: u64 = 0;
 const CURRENT: u64 = 8;
 const NOTICED: u64 = 16;
-const REGISTERS: u64 = 24;
-const HFLAGS: u64 = 48;
+const RIP: u64 = 24;
+const EFLAGS: u64 = RIP + 8;
+const HFLAGS: u64 = RIP + 48;
 const TASK: u64 = 0x60;
 /// The guest's addresses of its memory, of its kernel, and of where it spins for answers to calls
 /// and for the owner of a mutex.
@@ -97,21 +100,20 @@ enum Lock {
 
 #[derive(Default)]
 pub struct Vcpu {
-    pub pid: usize,
-    pub vm: usize,
+    vm: usize,
     number: usize,
     habit: Habit,
     /// Whether it has a CPU, up to when its work is done, and which plan for the rest counts.
     on: bool,
     since: u64,
-    pub plan: u64,
+    plan: u64,
     /// What is left to compute until it does something else, for how long it sleeps then, and until
     /// when it does.
     burst: u64,
     sleeps: u64,
     wakes: u64,
     lock: Lock,
-    /// Since when it waits for the mutex.
+    /// Since when it waits for the lock.
     waits: u64,
     /// The vCPUs of its VM that have yet to answer its call.
     answers: u128,
@@ -121,63 +123,59 @@ pub struct Vcpu {
     noticed: u64,
 }
 
+impl Vcpu {
+    /// Ticks that were due are over.
+    fn skip_ticks(&mut self, now: u64) {
+        if self.tick <= now {
+            self.tick += (now - self.tick) / TICK * TICK + TICK;
+        }
+    }
+}
+
+impl Habit {
+    /// For how long it computes, and sleeps then. If it `holds` the lock of its VM, that is over.
+    fn times(self, holds: bool, random: &mut fastrand::Rng) -> (u64, u64) {
+        let mut below = |end| US + random.u64(..end);
+        match self {
+            Habit::Computes | Habit::Lies | Habit::Wild => (u64::MAX / 4, 0),
+            Habit::Locks { .. } => (below(if holds { 400 * US } else { 100 * US }), 0),
+            Habit::Churns => (below(if holds { 20 * US } else { 10 * US }), 0),
+            Habit::Calls => (below(MS), 0),
+            Habit::Naps => (below(8 * MS), below(6 * MS)),
+            Habit::Blocks => (below(MS), below(MS / 4)),
+            Habit::Rests => (below(MS), below(16 * MS)),
+            Habit::Relays => (29 * MS / 10, u64::MAX / 4),
+        }
+    }
+}
+
 #[derive(Default)]
 pub struct Vm {
     pub vcpus: Vec<usize>,
-    memory: Vec<u8>,
     seq: u64,
     began: u64,
     owes: u128,
+    jiffies: u64,
     /// Work left for its kthread, if the kthread is ready.
     kthread: Option<u64>,
     fqs_due: u64,
-    /// The vCPU that holds the lock, and those that spin for it.
-    lock: VecDeque<usize>,
-    /// The owner of the mutex, and those that wait for it asleep.
+    /// The owner of the lock, and those that wait for it asleep.
     owner: Option<usize>,
     sleepers: VecDeque<usize>,
     /// The one of these that gets it next, whoever spins.
     handoff: Option<usize>,
-    /// How often either was released, or a call was answered by all.
+    /// How often the lock was released, or a call was answered by all.
     pub done: u64,
     /// How long its grace periods took since they were asked for.
     pub graces: Vec<u64>,
     pub preempted_in_section: u64,
 }
 
-impl Vm {
-    fn put<const N: usize>(&mut self, at: u64, bytes: [u8; N]) {
-        self.memory[at as usize..][..N].copy_from_slice(&bytes);
-    }
-
-    fn set_owes(&mut self, owes: u128) {
-        self.owes = owes;
-        for leaf in 0..8 {
-            self.put(LEAVES + 8 * leaf, ((owes >> (16 * leaf)) as u64 & 0xffff).to_ne_bytes());
-        }
-    }
-
-    fn set_kthread(&mut self, ready: bool, jiffies: u64) {
-        self.put(ON_RQ, [u8::from(ready)]);
-        self.put(STATE, (u32::from(!ready) * TASK_IDLE).to_ne_bytes());
-        if ready {
-            self.kthread.get_or_insert(KTHREAD);
-            return;
-        }
-        self.kthread = None;
-        self.fqs_due = jiffies + FQS;
-        self.put(FQS_DUE, self.fqs_due.to_ne_bytes());
-    }
-}
-
 impl Machine {
     /// A VM, of which the scheduler is told.
     pub fn add_vm(&mut self, weight: u32, full: u32) -> usize {
         let (vm, base) = (self.vms.len(), BASE * (self.vms.len() as u64 + 1));
-        let memory = vec![0; VCPUS as usize];
-        self.vms.push(Vm { memory, began: self.now, ..Vm::default() });
-        self.vms[vm].set_kthread(true, 0);
-        self.vms[vm].put(KTHREAD_TASK, [15]);
+        self.vms.push(Vm { kthread: Some(KTHREAD), began: self.now, ..Vm::default() });
         native::vm(vm, |vm| {
             (vm.ready, vm.gp_seq, vm.direct_map, vm.image) = (1, base + GP_SEQ, DIRECT_MAP, !0);
             (vm.hardirq, vm.softirq_serving, vm.no_preempt) = (0xf_0000, 0x100, 0xff);
@@ -199,21 +197,19 @@ impl Machine {
 
     /// A vCPU, which sleeps.
     pub fn add_vcpu(&mut self, vm: usize, habit: Habit, cpu: usize) -> usize {
-        let (slot, tgid) = (self.vcpus.len(), 1_000_000 + vm);
-        let (pid, number) = (self.add_thread(tgid, cpu), self.vms[vm].vcpus.len());
-        let tick = self.now + self.random.below(TICK);
-        self.vcpus.push(Vcpu { pid, vm, number, habit, tick, ..Vcpu::default() });
+        let (tgid, number) = (1_000_000 + vm, self.vms[vm].vcpus.len());
+        let tick = self.now + self.random.u64(..TICK);
+        let vcpu = Vcpu { vm, number, habit, tick, ..Vcpu::default() };
+        let pid = self.add_thread(tgid, cpu, vcpu);
+        self.vms[vm].vcpus.push(pid);
         let own = VCPUS + number as u64 * VCPU_BYTES;
-        let guest = &mut self.vms[vm];
-        guest.vcpus.push(slot);
-        guest.memory.resize((own + VCPU_BYTES) as usize, 0);
-        guest.put(own + TASK, (number as u32 + 10).to_ne_bytes());
         let (base, leaf) = (BASE * (vm as u64 + 1), number / 16);
         let qsmask = base + LEAVES + 8 * leaf as u64;
-        native::vcpu(slot, |vcpu| {
+        native::vcpu(pid, |vcpu| {
             (vcpu.vm, vcpu.tgid, vcpu.index) = (vm as u32, tgid as u32, number as u32);
-            (vcpu.registers.0, vcpu.env) = (1, base + own + REGISTERS);
-            (vcpu.preempt_count, vcpu.current_task) = (base + own, base + own + CURRENT);
+            (vcpu.registers.0, vcpu.env) = (1, base + own + RIP);
+            vcpu.preempt_count = base + own + PREEMPT_COUNT;
+            vcpu.current_task = base + own + CURRENT;
             (vcpu.noticed, vcpu.qsmask) = (base + own + NOTICED, qsmask);
             vcpu.qsbit = 1 << (number % 16);
         });
@@ -223,39 +219,62 @@ impl Machine {
             let leaf = &mut rcu.leaves[leaf];
             (leaf.qsmask, leaf.first_cpu) = (qsmask, number as u32 / 16 * 16);
             leaf.cpus = number as u32 % 16 + 1;
-            rcu.slots[number] = slot as u32 + 1;
+            rcu.slots[number] = pid as u32 + 1;
         });
-        slot
-    }
-
-    fn vcpu_of(&self, pid: usize) -> Option<usize> {
-        // PIDs and vCPUs have one order.
-        let first = self.vcpus.first()?.pid;
-        pid.checked_sub(first)
+        pid
     }
 
     /// The bytes at that address of the thread's process.
-    pub fn user_memory(&mut self, pid: usize, from: u64, bytes: usize) -> Option<&[u8]> {
-        let vcpu = self.vcpu_of(pid)?;
-        let (vm, own) = (self.vcpus[vcpu].vm, VCPUS + self.vcpus[vcpu].number as u64 * VCPU_BYTES);
-        let offset = from.checked_sub(BASE * (vm as u64 + 1))?;
-        if self.vcpus[vcpu].habit == Habit::Wild {
-            // Small numbers, addresses in and just outside its memory, and anything.
-            let number = match self.random.below(4) {
-                0 => self.random.below(256),
-                1 => DIRECT_MAP + self.random.below(2 * own),
-                2 => u64::MAX,
-                _ => self.random.below(u64::MAX),
-            };
-            let end = (offset as usize).checked_add(bytes)?;
-            let words = self.vms[vm].memory.get_mut(offset as usize..end)?;
-            words.iter_mut().zip(number.to_ne_bytes()).for_each(|(to, from)| *to = from);
-            return Some(words);
+    pub fn user_memory(&mut self, pid: usize, from: u64, bytes: usize) -> Option<Vec<u8>> {
+        let vm = self.vcpus[pid].vm;
+        let first = from.checked_sub(BASE * (vm as u64 + 1))?;
+        let skip = first % 8;
+        let end = first.checked_add(bytes as u64)?;
+        let wild = self.vcpus[self.vms[vm].vcpus[0]].habit == Habit::Wild;
+        let words = (first - skip..end).step_by(8).map(|at| {
+            let word = self.word(vm, at)?;
+            Some(if wild { self.any_word() } else { word })
+        });
+        let words: Option<Vec<[u8; 8]>> = words.map(|word| word.map(u64::to_ne_bytes)).collect();
+        Some(words?.as_flattened()[skip as usize..][..bytes].into())
+    }
+
+    /// Small numbers, addresses in and just outside a VM's memory, and anything.
+    fn any_word(&mut self) -> u64 {
+        match self.random.u8(..4) {
+            0 => self.random.u64(..256),
+            1 => DIRECT_MAP + self.random.u64(..8 * VCPUS),
+            2 => u64::MAX,
+            _ => self.random.u64(..),
         }
-        if offset >= own {
-            self.show_registers(vcpu);
-        }
-        self.vms[vm].memory.get(offset as usize..(offset as usize).checked_add(bytes)?)
+    }
+
+    /// The word of the VM's memory at a multiple of 8.
+    fn word(&self, vm: usize, at: u64) -> Option<u64> {
+        let of = &self.vms[vm];
+        let own = at.wrapping_sub(VCPUS);
+        let vcpu = of.vcpus.get((own / VCPU_BYTES) as usize).copied();
+        Some(match at {
+            GP_SEQ => of.seq,
+            JIFFIES => of.jiffies,
+            FQS_DUE => of.fqs_due,
+            KTHREAD_CPU => 0,
+            ON_RQ => of.kthread.is_some().into(),
+            STATE => u64::from(of.kthread.is_none()) * TASK_IDLE,
+            KTHREAD_TASK => 15,
+            LEAVES..LEAVES_END => (of.owes >> (2 * (at - LEAVES))) as u64 & 0xffff,
+            _ => match (own % VCPU_BYTES, vcpu?) {
+                (PREEMPT_COUNT, vcpu) => self.in_section(vcpu).into(),
+                (CURRENT, vcpu) if self.runs_kthread(vcpu) => DIRECT_MAP + KTHREAD_TASK,
+                (CURRENT, _) => DIRECT_MAP + at - CURRENT + TASK,
+                (NOTICED, vcpu) => self.vcpus[vcpu].noticed,
+                (RIP, vcpu) => self.rip(vcpu),
+                (EFLAGS, _) => 0x200,
+                (HFLAGS, vcpu) => u64::from(self.rip(vcpu) == IN_USER) * 3,
+                (TASK, vcpu) => self.vcpus[vcpu].number as u64 + 16,
+                _ => 0,
+            },
+        })
     }
 
     fn in_section(&self, vcpu: usize) -> bool {
@@ -264,30 +283,19 @@ impl Machine {
             Habit::Lies => true,
             Habit::Churns if one.lock == Lock::Holds => false,
             _ => {
-                one.lock != Lock::No
-                    || one.answers != 0
-                    || self.ran(one.pid) % SECTIONS.0 < SECTIONS.1
+                one.lock != Lock::No || one.answers != 0 || self.ran(vcpu) % SECTIONS.0 < SECTIONS.1
             }
         }
     }
 
-    fn show_registers(&mut self, vcpu: usize) {
-        let (section, one) = (self.in_section(vcpu), &self.vcpus[vcpu]);
-        let rip = match one.lock {
+    fn rip(&self, vcpu: usize) -> u64 {
+        let one = &self.vcpus[vcpu];
+        match one.lock {
             Lock::Spins if one.habit == Habit::Churns => MUTEX + 8,
             _ if one.answers != 0 => CALLS + 8,
-            _ if section || one.lock == Lock::Holds => KERNEL,
+            lock if lock == Lock::Holds || self.in_section(vcpu) => KERNEL,
             _ => IN_USER,
-        };
-        let user = u32::from(rip == IN_USER) * 3;
-        let kthread = self.runs_kthread(vcpu);
-        let (own, vm) = (VCPUS + one.number as u64 * VCPU_BYTES, &mut self.vms[one.vm]);
-        let task = DIRECT_MAP + if kthread { KTHREAD_TASK } else { own + TASK };
-        vm.put(own + CURRENT, task.to_ne_bytes());
-        vm.put(own, u32::from(section).to_ne_bytes());
-        vm.put(own + REGISTERS, rip.to_ne_bytes());
-        vm.put(own + REGISTERS + 8, 0x200u64.to_ne_bytes());
-        vm.put(own + REGISTERS + HFLAGS, user.to_ne_bytes());
+        }
     }
 
     /// Whether the owner of the mutex of the vCPU's VM has a CPU. An owner to which the mutex was
@@ -326,21 +334,30 @@ impl Machine {
             _ => US,
         };
         one.plan += 1;
-        let event = Event::Work(vcpu, one.plan);
-        let time = (self.now + left).min(one.tick.max(one.irq));
-        self.at(time, event);
+        let (plan, time) = (one.plan, (self.now + left).min(one.tick.max(one.irq)));
+        self.at(time, move || work(vcpu, plan));
     }
 
-    pub fn gets_cpu(&mut self, pid: usize) {
-        let Some(vcpu) = self.vcpu_of(pid) else { return };
+    /// Changes what concerns the vCPU, which may have a CPU.
+    fn change(&mut self, vcpu: usize, change: impl FnOnce(&mut Machine)) {
+        let on = self.vcpus[vcpu].on;
+        if on {
+            self.advance(vcpu);
+        }
+        change(self);
+        if on {
+            self.plan(vcpu);
+        }
+    }
+
+    pub fn gets_cpu(&mut self, vcpu: usize) {
         let (now, one) = (self.now, &mut self.vcpus[vcpu]);
         (one.on, one.since, one.irq) = (true, now, now + IRQ);
         self.answer(vcpu);
         self.plan(vcpu);
     }
 
-    pub fn leaves(&mut self, pid: usize, runnable: bool) {
-        let Some(vcpu) = self.vcpu_of(pid) else { return };
+    pub fn leaves(&mut self, vcpu: usize, runnable: bool) {
         self.advance(vcpu);
         let section = self.in_section(vcpu);
         let one = &mut self.vcpus[vcpu];
@@ -351,45 +368,46 @@ impl Machine {
             let vm = &mut self.vms[one.vm];
             vm.preempted_in_section += u64::from(section);
             if tick > self.now {
-                self.at(tick, Event::GuestTick(vcpu, plan));
+                self.at(tick, move || tick_waits(vcpu, plan));
             }
             self.owner_leaves(vcpu);
         }
     }
 
     /// The time that was planned for the vCPU has come. Whether it sleeps now.
-    pub fn work(&mut self, vcpu: usize) -> bool {
+    fn work(&mut self, vcpu: usize) -> bool {
         self.advance(vcpu);
-        let now = self.now;
-        if self.vcpus[vcpu].tick.max(self.vcpus[vcpu].irq) <= now {
-            self.vcpus[vcpu].tick += (now - self.vcpus[vcpu].tick) / TICK * TICK + TICK;
+        let (now, one) = (self.now, &mut self.vcpus[vcpu]);
+        let vm = one.vm;
+        if one.tick.max(one.irq) <= now {
+            one.skip_ticks(now);
             self.ticks(vcpu);
         }
-        let vm = self.vcpus[vcpu].vm;
-        if self.runs_kthread(vcpu) {
-            if self.vms[vm].kthread == Some(0) {
-                self.work_of_kthread(vm);
+        let sleeps = match self.vcpus[vcpu].lock {
+            _ if self.runs_kthread(vcpu) => {
+                if self.vms[vm].kthread == Some(0) {
+                    self.work_of_kthread(vm);
+                }
+                false
             }
-        } else if match self.vcpus[vcpu].lock {
             Lock::Sleeps => self.sleep(vcpu),
-            Lock::Woken => self.try_mutex(vcpu),
-            Lock::Spins if self.vcpus[vcpu].habit == Habit::Churns => self.try_mutex(vcpu),
-            _ => self.vcpus[vcpu].burst == 0 && self.next_burst(vcpu),
-        } {
-            return true;
+            Lock::Spins | Lock::Woken => self.acquire(vcpu),
+            Lock::No | Lock::Holds => self.vcpus[vcpu].burst == 0 && self.next_burst(vcpu),
+        };
+        if !sleeps {
+            self.plan(vcpu);
         }
-        self.plan(vcpu);
-        false
+        sleeps
     }
 
-    /// Ends a burst: begins the next one. False if the vCPU sleeps first.
+    /// Ends a burst: begins the next one. Whether the vCPU sleeps first.
     fn next_burst(&mut self, vcpu: usize) -> bool {
         let (now, one) = (self.now, &mut self.vcpus[vcpu]);
-        let (here, sleeps) = (self.here, one.sleeps != 0);
-        if sleeps {
-            one.wakes = now + std::mem::take(&mut one.sleeps);
-            let (wakes, habit) = (one.wakes, one.habit);
-            self.at(wakes, Event::Wake(vcpu, here));
+        let (here, habit, holds) = (self.here, one.habit, one.lock == Lock::Holds);
+        let sleeps = std::mem::take(&mut one.sleeps);
+        if sleeps != 0 {
+            one.wakes = now + sleeps;
+            self.after(sleeps, move || wake(vcpu, here));
             if habit == Habit::Relays {
                 self.relay(vcpu);
             }
@@ -398,28 +416,17 @@ impl Machine {
         if now < one.wakes {
             return self.sleep(vcpu);
         }
-        let mut below = |end| self.random.below(end) + US;
-        (one.burst, one.sleeps) = match (one.habit, one.lock) {
-            (Habit::Computes | Habit::Lies | Habit::Wild, _) => (u64::MAX / 4, 0),
-            (Habit::Locks { .. }, Lock::Holds) => (below(400 * US), 0),
-            (Habit::Locks { .. }, _) => (below(100 * US), 0),
-            (Habit::Calls, _) => (below(MS), 0),
-            (Habit::Churns, Lock::Holds) => (below(20 * US), 0),
-            (Habit::Churns, _) => (below(10 * US), 0),
-            (Habit::Naps, _) => (below(8 * MS), below(6 * MS)),
-            (Habit::Blocks, _) => (below(MS), below(MS / 4)),
-            (Habit::Rests, _) => (below(MS), below(16 * MS)),
-            (Habit::Relays, _) => (29 * MS / 10, u64::MAX / 4),
-        };
-        match (one.habit, one.lock) {
-            (Habit::Locks { .. }, Lock::Holds) => self.unlock(vcpu),
-            (Habit::Locks { yields }, _) => self.lock(vcpu, yields),
-            (Habit::Calls, _) => self.call(vcpu),
-            (Habit::Churns, Lock::Holds) => self.release(vcpu),
-            (Habit::Churns, _) => {
-                self.vcpus[vcpu].waits = now;
-                return self.try_mutex(vcpu);
+        (one.burst, one.sleeps) = habit.times(holds, &mut self.random);
+        match habit {
+            Habit::Locks { .. } | Habit::Churns if holds => self.release(vcpu),
+            Habit::Locks { .. } | Habit::Churns => {
+                one.waits = now;
+                if habit == (Habit::Locks { yields: true }) {
+                    self.after(SPINS, move || yield_to(vcpu));
+                }
+                return self.acquire(vcpu);
             }
+            Habit::Calls => self.call(vcpu),
             _ => {}
         }
         false
@@ -437,18 +444,9 @@ impl Machine {
     fn answer(&mut self, vcpu: usize) {
         let (vm, bit) = (self.vcpus[vcpu].vm, 1 << self.vcpus[vcpu].number);
         for caller in self.vms[vm].vcpus.clone() {
-            if self.vcpus[caller].answers & bit == 0 {
-                continue;
-            }
-            if self.vcpus[caller].on {
-                self.advance(caller);
-            }
-            self.vcpus[caller].answers &= !bit;
-            if self.vcpus[caller].answers == 0 {
-                self.vms[vm].done += 1;
-                if self.vcpus[caller].on {
-                    self.plan(caller);
-                }
+            if self.vcpus[caller].answers & bit != 0 {
+                self.change(caller, |m| m.vcpus[caller].answers &= !bit);
+                self.vms[vm].done += u64::from(self.vcpus[caller].answers == 0);
             }
         }
     }
@@ -457,37 +455,36 @@ impl Machine {
     fn sleep(&mut self, vcpu: usize) -> bool {
         // The timer that wakes the kthread.
         if self.vcpus[vcpu].number == 0 {
-            let due = self.vms[self.vcpus[vcpu].vm].fqs_due * TICK;
-            self.at(due, Event::Wake(vcpu, self.here));
+            let (due, here) = (self.vms[self.vcpus[vcpu].vm].fqs_due * TICK, self.here);
+            self.at(due, move || wake(vcpu, here));
         }
         true
     }
 
-    /// The vCPU takes the mutex, or waits for it. Whether it sleeps.
-    fn try_mutex(&mut self, vcpu: usize) -> bool {
+    /// The vCPU takes the lock of its VM, or waits for it: for a spin lock in line, for a mutex
+    /// asleep if that has lost its owner's CPU. Whether the vCPU sleeps.
+    fn acquire(&mut self, vcpu: usize) -> bool {
         let (now, runs) = (self.now, self.owner_runs(vcpu));
         let one = &mut self.vcpus[vcpu];
         let vm = &mut self.vms[one.vm];
-        let (woken, late) = (one.lock == Lock::Woken, now - one.waits > TICK);
         if vm.owner.is_none_or(|owner| owner == vcpu) {
-            vm.owner = Some(vcpu);
-            one.lock = Lock::Holds;
+            (vm.owner, one.lock) = (Some(vcpu), Lock::Holds);
             return false;
         }
+        let (woken, late) = (one.lock == Lock::Woken, now - one.waits > TICK);
         if woken && late {
             vm.handoff.get_or_insert(vcpu);
         }
-        if runs && (!woken || late) {
+        if one.habit != Habit::Churns || (runs && (!woken || late)) {
             one.lock = Lock::Spins;
-        } else {
-            (one.lock, one.wakes) = (Lock::Sleeps, u64::MAX);
-            match woken {
-                true => vm.sleepers.push_front(vcpu),
-                false => vm.sleepers.push_back(vcpu),
-            }
-            return self.sleep(vcpu);
+            return false;
         }
-        false
+        (one.lock, one.wakes) = (Lock::Sleeps, u64::MAX);
+        match woken {
+            true => vm.sleepers.push_front(vcpu),
+            false => vm.sleepers.push_back(vcpu),
+        }
+        self.sleep(vcpu)
     }
 
     /// The vCPU loses its CPU: those that spin until it releases the mutex notice that.
@@ -495,40 +492,45 @@ impl Machine {
         let vm = self.vcpus[vcpu].vm;
         if self.vms[vm].owner == Some(vcpu) {
             for other in self.vms[vm].vcpus.clone() {
-                if self.vcpus[other].on && self.vcpus[other].lock == Lock::Spins {
-                    self.advance(other);
-                    self.plan(other);
+                if self.vcpus[other].lock == Lock::Spins {
+                    self.change(other, |_| ());
                 }
             }
         }
     }
 
-    /// The vCPU releases the mutex. One that has waited for long gets it, whether or not that has a
-    /// CPU. Else one that spins takes it, and one that sleeps is woken to try.
+    /// The vCPU releases the lock. The mutex goes to one that has waited for long, whether or not
+    /// that has a CPU; else to one that spins, and one that sleeps is woken to try. The spin lock
+    /// goes to the first in line.
     fn release(&mut self, vcpu: usize) {
         let index = self.vcpus[vcpu].vm;
         self.vcpus[vcpu].lock = Lock::No;
         self.vms[index].done += 1;
         let spins = |other: usize| {
-            self.vcpus[other].on && self.vcpus[other].lock == Lock::Spins && other != vcpu
+            let one = &self.vcpus[other];
+            one.lock == Lock::Spins && (one.on || one.habit != Habit::Churns)
         };
         let spinning = self.vms[index].vcpus.iter().copied().filter(|&other| spins(other));
         let next = spinning.min_by_key(|&other| self.vcpus[other].waits);
-        let handoff = self.vms[index].handoff.take();
-        let next = handoff.or(next);
-        self.vms[index].owner = next;
-        if let Some(next) = next.filter(|&next| spins(next)) {
-            self.advance(next);
-            self.vcpus[next].lock = Lock::Holds;
-            self.plan(next);
-        }
+        let next = self.vms[index].handoff.or(next);
+        let takes = next.filter(|&next| spins(next));
         let vm = &mut self.vms[index];
-        let first = handoff.or(vm.sleepers.front().copied());
+        vm.owner = next;
+        let first = vm.handoff.take().or(vm.sleepers.front().copied());
         if let Some(at) = vm.sleepers.iter().position(|&other| Some(other) == first) {
             let woken = vm.sleepers.remove(at).unwrap();
             (self.vcpus[woken].lock, self.vcpus[woken].wakes) = (Lock::Woken, self.now);
-            self.at(self.now + IPI, Event::Wake(woken, self.here));
+            self.interrupt(woken);
         }
+        if let Some(next) = takes {
+            self.change(next, |m| m.vcpus[next].lock = Lock::Holds);
+        }
+    }
+
+    /// Another vCPU of the VM, which runs here, sends that one an interrupt.
+    fn interrupt(&mut self, vcpu: usize) {
+        let here = self.here;
+        self.after(IPI, move || wake(vcpu, here));
     }
 
     /// The next vCPU of the same VM that sleeps is woken.
@@ -538,69 +540,48 @@ impl Machine {
         // A vCPU that runs only the kthread sleeps, too.
         if let Some(next) = others.find(|&other| self.vcpus[other].wakes > self.now) {
             self.vcpus[next].wakes = self.now;
-            self.at(self.now + IPI, Event::Wake(next, self.here));
+            self.interrupt(next);
         }
     }
 
-    fn lock(&mut self, vcpu: usize, yields: bool) {
-        let queue = &mut self.vms[self.vcpus[vcpu].vm].lock;
-        queue.push_back(vcpu);
-        self.vcpus[vcpu].lock = if queue.len() > 1 { Lock::Spins } else { Lock::Holds };
-        if yields {
-            self.at(self.now + SPINS, Event::Yield(vcpu));
-        }
-    }
-
-    fn unlock(&mut self, vcpu: usize) {
-        let vm = &mut self.vms[self.vcpus[vcpu].vm];
-        self.vcpus[vcpu].lock = Lock::No;
-        vm.done += 1;
-        vm.lock.pop_front();
-        let Some(&next) = vm.lock.front() else { return };
-        if self.vcpus[next].on {
-            self.advance(next);
-        }
-        self.vcpus[next].lock = Lock::Holds;
-        if self.vcpus[next].on {
-            self.plan(next);
-        }
-    }
-
-    /// The vCPU to which this one yields, if it runs and spins.
-    pub fn yields_to(&self, vcpu: usize) -> Option<usize> {
+    /// The owner of the lock for which the vCPU spins, if it does.
+    pub fn spins_for(&self, vcpu: usize) -> Option<usize> {
         let one = &self.vcpus[vcpu];
-        let spins = one.on && one.lock == Lock::Spins;
-        self.vms[one.vm].lock.front().copied().filter(|_| spins)
+        self.vms[one.vm].owner.filter(|_| one.on && one.lock == Lock::Spins)
+    }
+
+    /// The vCPU's CPU executes the kernel. Whether that plan counts still.
+    fn is_planned(&mut self, vcpu: usize, plan: u64) -> bool {
+        self.here = self.threads[vcpu].cpu;
+        self.vcpus[vcpu].plan == plan
     }
 
     fn sleeps(&self, vcpu: usize) -> bool {
-        !self.threads[self.vcpus[vcpu].pid].task.is_queued()
+        !self.tasks[vcpu].is_queued()
     }
 
     /// Something is to wake the vCPU. Whether it does.
     pub fn is_woken(&mut self, vcpu: usize) -> bool {
         let (now, one) = (self.now, &mut self.vcpus[vcpu]);
-        if one.tick < now {
-            one.tick += (now - one.tick) / TICK * TICK + TICK;
+        one.skip_ticks(now);
+        let (vm, first) = (&mut self.vms[one.vm], one.number == 0);
+        if first && now / TICK >= vm.fqs_due {
+            vm.kthread.get_or_insert(KTHREAD);
         }
-        let (vm, wakes, first) = (one.vm, one.wakes, one.number == 0);
-        if first && now / TICK >= self.vms[vm].fqs_due {
-            self.vms[vm].set_kthread(true, 0);
-        }
-        now >= wakes || (first && self.vms[vm].kthread.is_some())
+        now >= one.wakes || (first && vm.kthread.is_some())
     }
 
     /// The guest's tick comes.
     fn ticks(&mut self, vcpu: usize) {
         let (jiffies, section, one) =
             (self.now / TICK, self.in_section(vcpu), &mut self.vcpus[vcpu]);
-        let (vm, first, bit) = (&mut self.vms[one.vm], one.number == 0, 1 << one.number);
-        vm.put(JIFFIES, jiffies.to_ne_bytes());
+        let (index, first, bit) = (one.vm, one.number == 0, 1 << one.number);
+        let vm = &mut self.vms[index];
+        vm.jiffies = jiffies;
         if one.noticed != vm.seq {
             one.noticed = vm.seq;
-            vm.put(VCPUS + one.number as u64 * VCPU_BYTES + NOTICED, vm.seq.to_ne_bytes());
-        } else if vm.owes & bit != 0 && !section {
-            vm.set_owes(vm.owes & !bit);
+        } else if !section {
+            vm.owes &= !bit;
         }
         if (vm.owes == 0 || (first && jiffies >= vm.fqs_due)) && vm.kthread.is_none() {
             if vm.seq & 1 == 0 {
@@ -608,14 +589,9 @@ impl Machine {
             }
             let vcpu = vm.vcpus[0];
             // Its work until now was not the kthread's.
-            if self.vcpus[vcpu].on {
-                self.advance(vcpu);
-            }
-            self.vms[self.vcpus[vcpu].vm].set_kthread(true, 0);
-            match self.sleeps(vcpu) {
-                true => self.at(self.now + IPI, Event::Wake(vcpu, self.here)),
-                false if self.vcpus[vcpu].on => self.plan(vcpu),
-                false => {}
+            self.change(vcpu, |m| m.vms[index].kthread = Some(KTHREAD));
+            if self.sleeps(vcpu) {
+                self.interrupt(vcpu);
             }
         }
     }
@@ -641,10 +617,24 @@ impl Machine {
             owes = !0 >> (128 - vm.vcpus.len());
             // `rcu_gp_init` has its own CPU notice it.
             self.vcpus[vm.vcpus[0]].noticed = vm.seq;
-            vm.put(VCPUS + NOTICED, vm.seq.to_ne_bytes());
         }
-        vm.put(GP_SEQ, vm.seq.to_ne_bytes());
-        vm.set_owes(owes);
-        vm.set_kthread(false, now / TICK);
+        (vm.owes, vm.kthread, vm.fqs_due) = (owes, None, now / TICK + FQS);
+    }
+}
+
+/// The time has come that was planned for the vCPU.
+fn work(vcpu: usize, plan: u64) {
+    let sleeps = machine().is_planned(vcpu, plan) && machine().work(vcpu);
+    if sleeps {
+        let cpu = machine().here;
+        schedule(cpu, true);
+    }
+}
+
+/// The vCPU's tick is due, if it waits for a CPU still.
+fn tick_waits(vcpu: usize, plan: u64) {
+    let waits = machine().is_planned(vcpu, plan);
+    if waits {
+        native::native_tick(vcpu as u32);
     }
 }

@@ -7,10 +7,9 @@
 
 use super::super::program::types;
 use super::guest::{Vcpu, Vm};
-use super::{Event, native};
-use std::cell::{RefCell, UnsafeCell};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use super::native;
+use std::cell::{RefCell, RefMut, UnsafeCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// `SCX_DSQ_LOCAL`, and `SCX_DSQ_LOCAL_ON` without its CPU.
 const LOCAL: u64 = (1 << 63) | 2;
@@ -66,31 +65,15 @@ impl TaskStruct {
     }
 }
 
-/// CPUs, by bits.
-#[derive(Clone, Default)]
-pub struct Mask(Vec<u64>);
+/// The PIDs of the idle thread, and of all threads of other classes. vCPUs follow.
+const IDLE: usize = 0;
+const ORDINARY: usize = 1;
 
-impl Mask {
-    pub fn of(cpus: impl IntoIterator<Item = usize>) -> Mask {
-        let mut mask = Mask(vec![0; 16]);
-        cpus.into_iter().for_each(|cpu| mask.set(cpu, true));
-        mask
-    }
-
-    fn has(&self, cpu: usize) -> bool {
-        self.0[cpu / 64] >> (cpu % 64) & 1 != 0
-    }
-
-    fn set(&mut self, cpu: usize, is: bool) {
-        let bit = 1 << (cpu % 64);
-        self.0[cpu / 64] = (self.0[cpu / 64] & !bit) | (u64::from(is) * bit);
-    }
-}
-
+#[derive(Default)]
 pub struct Thread {
-    pub task: &'static TaskStruct,
     pub cpu: usize,
-    pub mask: Mask,
+    /// `None`: any CPU.
+    mask: Option<BTreeSet<usize>>,
     /// Where an insertion that its enqueueing asked for puts it: queue, slice, virtual time.
     direct: Option<(u64, u64, u64)>,
     /// The queue where it waits, and its place there.
@@ -103,40 +86,27 @@ pub struct Thread {
     pub longest_wait: u64,
 }
 
-#[derive(Clone, Copy, Default, PartialEq)]
-pub enum Current {
-    #[default]
-    Idle,
-    /// A thread of another class.
-    Ordinary,
-    Thread(usize),
+impl Thread {
+    fn may_run_on(&self, cpu: usize) -> bool {
+        self.mask.as_ref().is_none_or(|mask| mask.contains(&cpu))
+    }
 }
 
 #[derive(Clone, Default)]
 pub struct Cpu {
-    pub current: Current,
+    /// The PID of its thread.
+    current: usize,
     /// A thread of another class is runnable: it goes first.
-    pub ordinary: bool,
+    ordinary: bool,
     local: VecDeque<usize>,
     kicks: u64,
     /// The number of the timer's start that counts.
-    pub timer: u64,
+    timer: u64,
     ticks: bool,
 }
 
-/// A generator that any seed makes different (splitmix64).
-#[derive(Default)]
-pub struct Random(u64);
-
-impl Random {
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
-    }
-}
+/// A call that is due at some time.
+type Event = Box<dyn FnOnce()>;
 
 #[derive(Default)]
 pub struct Machine {
@@ -144,100 +114,97 @@ pub struct Machine {
     /// The CPU that executes the kernel.
     pub here: usize,
     pub cpus: Vec<Cpu>,
-    /// By PID. 0 is the idle thread, 1 stands for all of other classes.
+    /// By PID.
+    pub tasks: Vec<&'static TaskStruct>,
     pub threads: Vec<Thread>,
+    pub vcpus: Vec<Vcpu>,
+    pub vms: Vec<Vm>,
     /// By ID: virtual times and threads, in order.
     queues: Vec<VecDeque<(u64, usize)>>,
-    idle: Mask,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    order: u64,
-    pub random: Random,
-    pub vms: Vec<Vm>,
-    pub vcpus: Vec<Vcpu>,
+    idle: BTreeSet<usize>,
+    /// By time, and in the order in which they were planned.
+    events: BTreeMap<(u64, u64), Event>,
+    planned: u64,
+    pub random: fastrand::Rng,
 }
 
 thread_local! {
-    static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
+    static MACHINE: &'static RefCell<Machine> = Box::leak(Box::default());
 }
 
-/// Changes the machine. The scheduler may not be called meanwhile: it comes back here.
-pub fn machine<R>(change: impl FnOnce(&mut Machine) -> R) -> R {
-    MACHINE.with_borrow_mut(|machine| change(machine.as_mut().expect("a machine was made")))
+/// This thread's machine. Nobody may hold it while the scheduler is called: it comes back here.
+pub fn machine() -> RefMut<'static, Machine> {
+    MACHINE.with(|machine| machine.borrow_mut())
 }
 
 impl Machine {
-    /// Replaces this thread's machine.
-    pub fn make(cpus: usize, seed: u64) {
+    pub fn new(cpus: usize, seed: u64) -> Machine {
         let mut machine = Machine {
             now: 1_000_000_000_000,
             cpus: vec![Cpu::default(); cpus],
-            idle: Mask::of(0..cpus),
-            random: Random(seed),
+            idle: (0..cpus).collect(),
+            random: fastrand::Rng::with_seed(seed),
             ..Machine::default()
         };
-        machine.add_thread(0, 0);
-        machine.add_thread(0, 0);
-        MACHINE.set(Some(machine));
+        machine.add_thread(0, 0, Vcpu::default());
+        machine.add_thread(0, 0, Vcpu::default());
+        machine
     }
 
-    pub fn add_thread(&mut self, tgid: usize, cpu: usize) -> usize {
-        let pid = self.threads.len();
-        self.threads.push(Thread {
-            task: TaskStruct::new(pid, tgid),
-            cpu,
-            mask: Mask::of(0..self.cpus.len()),
-            direct: None,
-            queue: None,
-            slice: 0,
-            exec_start: 0,
-            ran: 0,
-            waits: None,
-            longest_wait: 0,
-        });
+    /// Returns its PID.
+    pub fn add_thread(&mut self, tgid: usize, cpu: usize, vcpu: Vcpu) -> usize {
+        let pid = self.tasks.len();
+        self.tasks.push(TaskStruct::new(pid, tgid));
+        self.threads.push(Thread { cpu, ..Thread::default() });
+        self.vcpus.push(vcpu);
         pid
     }
 
-    pub fn at(&mut self, time: u64, event: Event) {
-        self.order += 1;
-        self.events.push(Reverse((time.max(self.now), self.order, event)));
+    pub fn at(&mut self, time: u64, event: impl FnOnce() + 'static) {
+        self.planned += 1;
+        self.events.insert((time.max(self.now), self.planned), Box::new(event));
+    }
+
+    pub fn after(&mut self, time: u64, event: impl FnOnce() + 'static) {
+        self.at(self.now + time, event);
     }
 
     /// Goes on to the next event, if that is before `end`.
     pub fn next(&mut self, end: u64) -> Option<Event> {
-        let Reverse((time, ..)) = *self.events.peek()?;
-        if time >= end {
-            self.now = end;
-            return None;
-        }
-        self.now = time;
-        self.events.pop().map(|Reverse((.., event))| event)
+        let first = self.events.first_entry().filter(|event| event.key().0 < end);
+        self.now = first.as_ref().map_or(end, |event| event.key().0);
+        first.map(|event| event.remove())
     }
 
-    fn current(&self) -> &'static TaskStruct {
-        self.threads[match self.cpus[self.here].current {
-            Current::Idle => 0,
-            Current::Ordinary => 1,
-            Current::Thread(pid) => pid,
-        }]
-        .task
+    /// The CPU executes the kernel: `update_curr_scx`. Returns its thread.
+    pub fn enter(&mut self, cpu: usize) -> usize {
+        self.here = cpu;
+        let pid = self.cpus[cpu].current;
+        let (now, thread) = (self.now, &mut self.threads[pid]);
+        let ran = now - thread.exec_start;
+        thread.exec_start = now;
+        thread.slice = thread.slice.saturating_sub(ran);
+        thread.ran += ran;
+        pid
     }
 
-    /// `update_curr_scx`.
-    pub fn update_current(&mut self, cpu: usize) {
-        if let Current::Thread(pid) = self.cpus[cpu].current {
-            let thread = &mut self.threads[pid];
-            let ran = self.now - thread.exec_start;
-            thread.exec_start = self.now;
-            thread.slice = thread.slice.saturating_sub(ran);
-            thread.ran += ran;
-        }
+    /// The thread has a CPU from now on.
+    fn begins(&mut self, pid: usize) {
+        let (now, thread) = (self.now, &mut self.threads[pid]);
+        thread.exec_start = now;
+        let waited = thread.waits.take().map_or(0, |since| now - since);
+        thread.longest_wait = thread.longest_wait.max(waited);
     }
 
     /// How long the thread has run.
     pub fn ran(&self, pid: usize) -> u64 {
         let thread = &self.threads[pid];
-        let runs = self.cpus[thread.cpu].current == Current::Thread(pid);
+        let runs = self.cpus[thread.cpu].current == pid;
         thread.ran + u64::from(runs) * (self.now - thread.exec_start)
+    }
+
+    pub fn is_idle(&self, cpu: usize) -> bool {
+        self.cpus[cpu].current == IDLE
     }
 
     /// `dispatch_enqueue`.
@@ -248,8 +215,8 @@ impl Machine {
         if queue == LOCAL {
             let cpu = thread.cpu;
             self.cpus[cpu].local.push_back(pid);
-            if self.cpus[cpu].current == Current::Idle {
-                self.at(self.now, Event::Reschedule(cpu));
+            if self.is_idle(cpu) {
+                self.after(0, move || schedule(cpu, false));
             }
             return;
         }
@@ -269,47 +236,44 @@ impl Machine {
 
     /// `scx_pick_idle_cpu`, near the thread's last CPU.
     fn pick_idle(&mut self, pid: usize) -> Option<usize> {
-        let (mask, first) = (&self.threads[pid].mask, self.threads[pid].cpu / 64);
-        let found = (0..16).map(|n| (first + n) % 16).find_map(|word| {
-            let both = self.idle.0[word] & mask.0[word];
-            (both != 0).then(|| word * 64 + both.trailing_zeros() as usize)
-        });
-        found.inspect(|&cpu| self.idle.set(cpu, false))
+        let thread = &self.threads[pid];
+        let near = self.idle.range(thread.cpu..).chain(self.idle.range(..thread.cpu));
+        let found = near.copied().find(|&cpu| thread.may_run_on(cpu));
+        found.inspect(|cpu| _ = self.idle.remove(cpu))
     }
 
-    fn has_slice(&self, current: Current) -> bool {
-        matches!(current, Current::Thread(pid)
-            if self.threads[pid].task.is_queued() && self.threads[pid].slice > 0)
+    fn has_slice(&self, pid: usize) -> bool {
+        self.tasks[pid].is_queued() && self.threads[pid].slice > 0
     }
 }
 
 fn task(pid: usize) -> &'static TaskStruct {
-    machine(|m| m.threads[pid].task)
+    machine().tasks[pid]
 }
 
 /// `do_enqueue_task`. What the scheduler inserts is in its queue after it returned.
 fn enqueue(pid: usize, flags: u64) {
-    if machine(|m| m.threads[pid].direct.is_none()) {
+    if machine().threads[pid].direct.is_none() {
         native::guard_enqueue(task(pid), flags);
     }
-    machine(|m| {
-        let direct = m.threads[pid].direct.take().expect("the scheduler queues every thread");
-        m.insert(pid, direct);
-    });
+    let direct = machine().threads[pid].direct.take().expect("the scheduler queues every thread");
+    machine().insert(pid, direct);
 }
 
-/// `try_to_wake_up`, on CPU `here`.
+/// Something is to wake the vCPU, on CPU `here`: `try_to_wake_up`.
 pub fn wake(pid: usize, here: usize) {
-    let (prev, fixed) = machine(|m| {
-        m.here = here;
-        m.threads[pid].waits = Some(m.now);
-        let mut allowed = (0..m.cpus.len()).filter(|&cpu| m.threads[pid].mask.has(cpu));
-        let first = allowed.next();
-        (m.threads[pid].cpu, first.filter(|_| allowed.next().is_none()))
-    });
-    let cpu =
-        fixed.unwrap_or_else(|| native::guard_select_cpu(task(pid), prev as i32, TTWU) as usize);
-    machine(|m| m.threads[pid].cpu = cpu);
+    if task(pid).is_queued() || !machine().is_woken(pid) {
+        return;
+    }
+    machine().here = here;
+    let now = machine().now;
+    machine().threads[pid].waits = Some(now);
+    let pinned = machine().threads[pid].mask.as_ref().is_some_and(|mask| mask.len() == 1);
+    if !pinned {
+        let prev = machine().threads[pid].cpu;
+        let cpu = native::guard_select_cpu(task(pid), prev as i32, TTWU);
+        machine().threads[pid].cpu = cpu as usize;
+    }
     task(pid).set_queued(true);
     native::guard_runnable(task(pid), WAKEUP);
     enqueue(pid, WAKEUP);
@@ -317,136 +281,106 @@ pub fn wake(pid: usize, here: usize) {
 
 /// `__schedule` on the CPU, whose thread sleeps from now on if `sleeps`.
 pub fn schedule(cpu: usize, sleeps: bool) {
-    let prev = machine(|m| {
-        m.here = cpu;
-        m.update_current(cpu);
-        m.cpus[cpu].current
-    });
-    if let (Current::Thread(pid), true) = (prev, sleeps) {
-        native::guard_stopping(task(pid), false);
-        task(pid).set_queued(false);
-        native::guard_quiescent(task(pid), SLEEP);
+    let prev = machine().enter(cpu);
+    if sleeps && prev > ORDINARY {
+        native::guard_stopping(task(prev), false);
+        task(prev).set_queued(false);
+        native::guard_quiescent(task(prev), SLEEP);
     }
     let next = pick(cpu, prev);
     if next != prev {
         switch(cpu, prev, next, sleeps);
-    } else if next == Current::Idle {
-        machine(|m| m.idle.set(cpu, true));
+    } else if next == IDLE {
+        machine().idle.insert(cpu);
     }
 }
 
 /// The thread that runs next: `pick_task_scx` with `balance_one`, after those of other classes.
-fn pick(cpu: usize, prev: Current) -> Current {
-    let (settled, empty) = machine(|m| {
-        let other = m.cpus[cpu].ordinary.then_some(Current::Ordinary);
-        (other.or(m.has_slice(prev).then_some(prev)), m.cpus[cpu].local.is_empty())
-    });
-    if let Some(settled) = settled {
-        return settled;
+fn pick(cpu: usize, prev: usize) -> usize {
+    if machine().cpus[cpu].ordinary {
+        return ORDINARY;
     }
-    let before = match prev {
-        Current::Thread(pid) => Some(task(pid)),
-        _ => None,
+    if machine().has_slice(prev) {
+        return prev;
+    }
+    if machine().cpus[cpu].local.is_empty() {
+        native::guard_dispatch(cpu as i32, (prev > ORDINARY).then(|| task(prev)));
+    }
+    let mut m = machine();
+    let next = match m.cpus[cpu].local.front() {
+        _ if m.has_slice(prev) => prev,
+        Some(&pid) => pid,
+        None if m.tasks[prev].is_queued() => prev,
+        None => return IDLE,
     };
-    if empty {
-        native::guard_dispatch(cpu as i32, before);
+    if m.threads[next].slice == 0 {
+        m.threads[next].slice = SLICE_DEFAULT;
     }
-    machine(|m| {
-        if m.has_slice(prev) {
-            return prev;
-        }
-        let next = match (m.cpus[cpu].local.front(), prev) {
-            (Some(&pid), _) => pid,
-            (None, Current::Thread(pid)) if m.threads[pid].task.is_queued() => pid,
-            _ => return Current::Idle,
-        };
-        if m.threads[next].slice == 0 {
-            m.threads[next].slice = SLICE_DEFAULT;
-        }
-        Current::Thread(next)
-    })
+    next
 }
 
 /// `put_prev_task`, `set_next_task` and `context_switch`.
-fn switch(cpu: usize, prev: Current, next: Current, sleeps: bool) {
-    match prev {
-        Current::Thread(pid) if !sleeps => {
-            native::guard_stopping(task(pid), true);
-            let preempted = machine(|m| {
-                m.threads[pid].waits = Some(m.now);
-                if m.threads[pid].slice == 0 {
-                    return false;
-                }
-                // By another class.
-                m.threads[pid].queue = Some(LOCAL);
-                m.cpus[cpu].local.push_front(pid);
-                true
-            });
-            if !preempted {
-                enqueue(pid, 0);
-            }
+fn switch(cpu: usize, prev: usize, next: usize, sleeps: bool) {
+    let now = machine().now;
+    if prev == IDLE {
+        machine().idle.remove(&cpu);
+        native::guard_update_idle(cpu as i32, false);
+    } else if prev > ORDINARY && !sleeps {
+        native::guard_stopping(task(prev), true);
+        machine().threads[prev].waits = Some(now);
+        if machine().threads[prev].slice == 0 {
+            enqueue(prev, 0);
+        } else {
+            // Another class preempts it.
+            machine().threads[prev].queue = Some(LOCAL);
+            machine().cpus[cpu].local.push_front(prev);
         }
-        Current::Idle => {
-            machine(|m| m.idle.set(cpu, false));
-            native::guard_update_idle(cpu as i32, false);
-        }
-        _ => {}
     }
-    match next {
-        Current::Thread(pid) => {
-            machine(|m| {
-                m.remove(pid, LOCAL);
-                let (thread, now) = (&mut m.threads[pid], m.now);
-                thread.exec_start = now;
-                let waited = thread.waits.take().map_or(0, |since| now - since);
-                thread.longest_wait = thread.longest_wait.max(waited);
-            });
-            native::guard_running(task(pid));
-        }
-        Current::Idle => {
-            machine(|m| m.idle.set(cpu, true));
-            native::guard_update_idle(cpu as i32, true);
-        }
-        Current::Ordinary => {}
+    if next == IDLE {
+        machine().idle.insert(cpu);
+        native::guard_update_idle(cpu as i32, true);
+    } else if next > ORDINARY {
+        machine().remove(next, LOCAL);
+        machine().begins(next);
+        native::guard_running(task(next));
     }
-    machine(|m| {
-        m.cpus[cpu].current = next;
-        if let Current::Thread(pid) = prev {
-            m.leaves(pid, !sleeps);
-        }
-        if let Current::Thread(pid) = next {
-            m.gets_cpu(pid);
-        }
-        if !m.cpus[cpu].ticks && next != Current::Idle {
-            m.cpus[cpu].ticks = true;
-            let offset = cpu as u64 * 7_000 % TICK_NS;
-            m.at((m.now - offset) / TICK_NS * TICK_NS + TICK_NS + offset, Event::Tick(cpu));
-        }
-    });
+    let mut m = machine();
+    m.cpus[cpu].current = next;
+    if prev > ORDINARY {
+        m.leaves(prev, !sleeps);
+    }
+    if next > ORDINARY {
+        m.gets_cpu(next);
+    }
+    if !m.cpus[cpu].ticks && next != IDLE {
+        m.cpus[cpu].ticks = true;
+        let offset = cpu as u64 * 7_000 % TICK_NS;
+        m.after(TICK_NS - (now - offset) % TICK_NS, move || tick(cpu));
+    }
 }
 
-/// `yield_to`, by KVM for the vCPU that runs on the CPU and spins.
-pub fn yield_to(cpu: usize, from: usize, to: usize) {
-    let waits = machine(|m| {
-        m.here = cpu;
-        m.update_current(cpu);
-        m.threads[to].queue.is_some()
-    });
+/// `yield_to`, by KVM for a vCPU that spins, to the one for which it does.
+pub fn yield_to(from: usize) {
+    let Some(to) = machine().spins_for(from) else { return };
+    let cpu = machine().threads[from].cpu;
+    machine().enter(cpu);
+    let waits = machine().threads[to].queue.is_some();
     if waits && native::guard_yield(task(from), Some(task(to))) {
         schedule(cpu, false);
     }
 }
 
-/// `set_cpus_allowed_ptr`. The mask has the CPU where the thread is.
-pub fn set_mask(pid: usize, mask: Mask) {
-    let (runs, queue, queued) = machine(|m| {
-        let thread = &m.threads[pid];
-        m.here = thread.cpu;
-        let queue = m.threads[pid].queue.inspect(|&queue| m.remove(pid, queue));
-        m.update_current(m.here);
-        let runs = m.cpus[m.here].current == Current::Thread(pid);
-        (runs, queue, m.threads[pid].task.is_queued())
-    });
+/// `set_cpus_allowed_ptr`. The mask has the CPU where the thread is, or the thread sleeps.
+pub fn set_mask(pid: usize, mask: BTreeSet<usize>) {
+    let queued = task(pid).is_queued();
+    if !queued {
+        machine().threads[pid].cpu = *mask.first().expect("a mask has CPUs");
+    }
+    let mut m = machine();
+    let queue = m.threads[pid].queue.inspect(|&queue| m.remove(pid, queue));
+    let cpu = m.threads[pid].cpu;
+    let runs = m.enter(cpu) == pid;
+    drop(m);
     // `sched_change_begin`: `dequeue_task_scx`.
     if queue.is_some_and(|queue| queue != LOCAL) {
         native::guard_dequeue(task(pid), 0);
@@ -457,7 +391,7 @@ pub fn set_mask(pid: usize, mask: Mask) {
     if queued {
         native::guard_quiescent(task(pid), 0);
     }
-    machine(|m| m.threads[pid].mask = mask);
+    machine().threads[pid].mask = Some(mask);
     // `sched_change_end`: `enqueue_task_scx`, and `set_next_task_scx` without `ops.enqueue`.
     if queued {
         native::guard_runnable(task(pid), 0);
@@ -470,53 +404,62 @@ pub fn set_mask(pid: usize, mask: Mask) {
 }
 
 /// `sched_tick`. The tick stops while the CPU is idle.
-pub fn tick(cpu: usize) {
-    let current = machine(|m| {
-        m.here = cpu;
-        m.update_current(cpu);
-        m.cpus[cpu].ticks = m.cpus[cpu].current != Current::Idle;
-        if m.cpus[cpu].ticks {
-            m.at(m.now + TICK_NS, Event::Tick(cpu));
-        }
-        m.cpus[cpu].current
-    });
-    if let Current::Thread(pid) = current {
-        native::guard_tick(task(pid));
-        if !machine(|m| m.has_slice(current)) {
+fn tick(cpu: usize) {
+    let current = machine().enter(cpu);
+    machine().cpus[cpu].ticks = current != IDLE;
+    if current != IDLE {
+        machine().after(TICK_NS, move || tick(cpu));
+    }
+    if current > ORDINARY {
+        native::guard_tick(task(current));
+        if !machine().has_slice(current) {
             schedule(cpu, false);
         }
     }
 }
 
-/// `kick_cpus_irq_workfn`.
-pub fn kicked(cpu: usize) {
-    let go = machine(|m| {
-        m.update_current(cpu);
-        let kicks = std::mem::take(&mut m.cpus[cpu].kicks);
-        match m.cpus[cpu].current {
-            Current::Idle => true,
-            Current::Thread(pid) if kicks & KICK_PREEMPT != 0 => {
-                m.threads[pid].slice = 0;
-                true
-            }
-            _ => false,
-        }
-    });
-    if go {
-        schedule(cpu, false);
+/// The timer expires that the CPU started so many starts ago.
+fn timer_expires(cpu: usize, start: u64) {
+    machine().enter(cpu);
+    if machine().cpus[cpu].timer == start {
+        native::native_timer(cpu as u32);
     }
 }
 
+/// `kick_cpus_irq_workfn`.
+fn kicked(cpu: usize) {
+    let mut m = machine();
+    let current = m.enter(cpu);
+    let preempts = std::mem::take(&mut m.cpus[cpu].kicks) & KICK_PREEMPT != 0;
+    if preempts && current > ORDINARY {
+        m.threads[current].slice = 0;
+    } else if current != IDLE {
+        return;
+    }
+    drop(m);
+    schedule(cpu, false);
+}
+
 /// `reenq_local`.
-pub fn enqueue_again(cpu: usize) {
-    let local = machine(|m| {
-        m.here = cpu;
-        std::mem::take(&mut m.cpus[cpu].local)
-    });
+fn enqueue_again(cpu: usize) {
+    machine().here = cpu;
+    let local = std::mem::take(&mut machine().cpus[cpu].local);
     for pid in local {
-        machine(|m| m.threads[pid].queue = None);
+        machine().threads[pid].queue = None;
         enqueue(pid, REENQ);
     }
+}
+
+/// Threads of other classes come to the CPU or go: they run for `runs` and rest for `rests` in the
+/// mean.
+pub fn ordinary(cpu: usize, runs: u64, rests: u64) {
+    let mut m = machine();
+    m.cpus[cpu].ordinary = !m.cpus[cpu].ordinary;
+    let mean = if m.cpus[cpu].ordinary { runs } else { rests };
+    let time = 1 + m.random.u64(..2 * mean);
+    m.after(time, move || ordinary(cpu, runs, rests));
+    drop(m);
+    schedule(cpu, false);
 }
 
 /// Functions that the scheduler calls, of a machine.
@@ -524,7 +467,8 @@ macro_rules! kernel {
     ($($(#[$doc:meta])* fn $name:ident($m:ident $(, $arg:ident: $kind:ty)*) $(-> $result:ty)?
         $body:block)*) => {
         $($(#[$doc])* #[unsafe(no_mangle)] extern "C" fn $name($($arg: $kind),*) $(-> $result)? {
-            machine(|$m| $body)
+            let $m = &mut *machine();
+            $body
         })*
     };
 }
@@ -534,15 +478,17 @@ type Iter = types::bpf_iter_scx_dsq;
 
 kernel! {
     fn bpf_ktime_get_ns(m) -> u64 { m.now }
-    fn bpf_get_prandom_u32(m) -> u32 { m.random.below(1 << 32) as u32 }
+    fn bpf_get_prandom_u32(m) -> u32 { m.random.u32(..) }
     fn bpf_get_smp_processor_id(m) -> u32 { m.here as u32 }
 
     /// Until a switch is over, the thread that leaves is current.
-    fn bpf_get_current_task_btf(m) -> &'static Task { m.current() }
+    fn bpf_get_current_task_btf(m) -> &'static Task {
+        m.tasks[m.cpus[m.here].current]
+    }
 
     /// The memory of the process whose thread is current.
     fn bpf_probe_read_user(m, to: *mut u8, bytes: u32, from: u64) -> i64 {
-        let Some(source) = m.user_memory(m.current().pid(), from, bytes as usize) else {
+        let Some(source) = m.user_memory(m.cpus[m.here].current, from, bytes as usize) else {
             return FAULT;
         };
         // SAFETY: the scheduler has room for as many bytes as it asks for.
@@ -551,22 +497,22 @@ kernel! {
     }
 
     fn bpf_task_from_pid(m, pid: i32) -> Option<&'static Task> {
-        m.threads.get(pid as usize).filter(|_| pid > 0).map(|thread| thread.task)
+        m.tasks.get(pid as usize).filter(|_| pid > 0).copied()
     }
     fn bpf_task_release(_m, _task: &Task) {}
     fn bpf_rcu_read_lock(_m) {}
     fn bpf_rcu_read_unlock(_m) {}
 
     fn bpf_cpumask_test_cpu(m, cpu: u32, of: &Task) -> bool {
-        m.threads[of.pid()].mask.has(cpu as usize)
+        m.threads[of.pid()].may_run_on(cpu as usize)
     }
 
     /// One of the mask's CPUs, by chance.
     fn bpf_cpumask_any_distribute(m, of: &Task) -> u32 {
-        let (count, mask) = (m.cpus.len(), &m.threads[of.pid()].mask);
-        let first = m.random.below(count as u64) as usize;
+        let (count, thread) = (m.cpus.len(), &m.threads[of.pid()]);
+        let first = m.random.usize(..count);
         let mut all = (first..first + count).map(|cpu| cpu % count);
-        all.find(|&cpu| mask.has(cpu)).expect("a mask has CPUs") as u32
+        all.find(|&cpu| thread.may_run_on(cpu)).expect("a mask has CPUs") as u32
     }
 
     fn bpf_timer_init(m, timer: &mut types::bpf_timer, _map: *mut u8, _clock: u64) -> i64 {
@@ -579,7 +525,8 @@ kernel! {
         let cpu = m.here;
         assert_eq!(timer.__opaque[0], cpu as u64, "a CPU's timer is started elsewhere");
         m.cpus[cpu].timer += 1;
-        m.at(m.now + ns, Event::Timer(cpu, m.cpus[cpu].timer));
+        let start = m.cpus[cpu].timer;
+        m.after(ns, move || timer_expires(cpu, start));
         0
     }
 
@@ -597,7 +544,7 @@ kernel! {
     }
 
     fn scx_bpf_dsq_peek(m, queue: u64) -> Option<&'static Task> {
-        m.queues[queue as usize].front().map(|first| m.threads[first.1].task)
+        m.queues[queue as usize].front().map(|first| m.tasks[first.1])
     }
 
     fn scx_bpf_task_cpu(m, task: &Task) -> i32 { m.threads[task.pid()].cpu as i32 }
@@ -610,8 +557,7 @@ kernel! {
     /// The thread's last CPU, or any that is idle.
     fn scx_bpf_select_cpu_dfl(m, task: &Task, last: i32, _flags: u64, idle: &mut bool) -> i32 {
         let (pid, last) = (task.pid(), last as usize);
-        let stays = m.idle.has(last) && m.threads[pid].mask.has(last);
-        m.idle.set(last, m.idle.has(last) && !stays);
+        let stays = m.threads[pid].may_run_on(last) && m.idle.remove(&last);
         let found = if stays { Some(last) } else { m.pick_idle(pid) };
         *idle = found.is_some();
         found.unwrap_or(last) as i32
@@ -625,13 +571,13 @@ kernel! {
     /// CPU is busy then, or another one that is busy now.
     fn scx_bpf_kick_cpu(m, cpu: i32, flags: u64) {
         let target = &mut m.cpus[cpu as usize];
-        if flags & KICK_IDLE != 0 && target.current != Current::Idle && cpu as usize != m.here {
+        if flags & KICK_IDLE != 0 && target.current != IDLE && cpu as usize != m.here {
             return;
         }
         let before = target.kicks;
         target.kicks |= flags;
         if before == 0 {
-            m.at(m.now + KICK_NS, Event::Kick(cpu as usize));
+            m.after(KICK_NS, move || kicked(cpu as usize));
         }
     }
 
@@ -658,29 +604,30 @@ kernel! {
         iter.__opaque[2] += 1;
         let reverse = iter.__opaque[1] != 0;
         let place = if reverse { waiting.len().checked_sub(place + 1)? } else { place };
-        waiting.get(place).map(|found| m.threads[found.1].task)
+        waiting.get(place).map(|found| m.tasks[found.1])
     }
 
     fn bpf_iter_scx_dsq_destroy(_m, _iter: &mut Iter) {}
     fn scx_bpf_dsq_move_set_slice(_m, iter: &mut Iter, slice: u64) { iter.__opaque[3] = slice; }
 
     /// Of this CPU, soon.
-    fn scx_bpf_dsq_reenq(m, _local: u64, _flags: u64) { m.at(m.now, Event::EnqueueAgain(m.here)); }
+    fn scx_bpf_dsq_reenq(m, _local: u64, _flags: u64) {
+        let cpu = m.here;
+        m.after(0, move || enqueue_again(cpu));
+    }
 }
 
 /// Moves the thread. Where it leaves the scheduler's hands, `ops.dequeue` follows.
 fn move_to(pid: usize, from: u64, to: u64, slice: Option<u64>) {
-    machine(|m| {
-        m.remove(pid, from);
-        let here = m.here;
-        let thread = &mut m.threads[pid];
-        if to == LOCAL {
-            thread.cpu = here;
-        }
-        // The end of a queue that is not ordered by virtual time.
-        let place = (to, slice.unwrap_or(thread.slice), 0);
-        m.insert(pid, place);
-    });
+    let mut m = machine();
+    m.remove(pid, from);
+    if to == LOCAL {
+        m.threads[pid].cpu = m.here;
+    }
+    // The end of a queue that is not ordered by virtual time.
+    let place = (to, slice.unwrap_or(m.threads[pid].slice), 0);
+    m.insert(pid, place);
+    drop(m);
     if to == LOCAL {
         native::guard_dequeue(task(pid), 0);
     }
@@ -688,10 +635,10 @@ fn move_to(pid: usize, from: u64, to: u64, slice: Option<u64>) {
 
 #[unsafe(no_mangle)]
 extern "C" fn scx_bpf_dsq_move_to_local(queue: u64) -> bool {
-    let found = machine(|m| {
-        let mut waiting = m.queues[queue as usize].iter();
-        waiting.find(|other| m.threads[other.1].mask.has(m.here)).map(|other| other.1)
-    });
+    let m = machine();
+    let mut waiting = m.queues[queue as usize].iter().map(|waits| waits.1);
+    let found = waiting.find(|&pid| m.threads[pid].may_run_on(m.here));
+    drop(m);
     found.inspect(|&pid| move_to(pid, queue, LOCAL, None)).is_some()
 }
 
@@ -699,9 +646,10 @@ extern "C" fn scx_bpf_dsq_move_to_local(queue: u64) -> bool {
 #[unsafe(no_mangle)]
 extern "C" fn scx_bpf_dsq_move(iter: &mut Iter, task: &Task, to: u64, _flags: u64) -> bool {
     let ([from, _, _, slice, ..], pid) = (iter.__opaque, task.pid());
-    let there = machine(|m| {
-        m.threads[pid].queue == Some(from) && (to != LOCAL || m.threads[pid].mask.has(m.here))
-    });
+    let m = machine();
+    let thread = &m.threads[pid];
+    let there = thread.queue == Some(from) && (to != LOCAL || thread.may_run_on(m.here));
+    drop(m);
     if there {
         move_to(pid, from, to, Some(slice));
     }

@@ -31,22 +31,19 @@ unsafe extern "C" {
     safe fn native_group(index: u32) -> *mut types::group;
 }
 
-pub fn vcpu<R>(slot: usize, look: impl FnOnce(&mut types::vcpu) -> R) -> R {
-    // SAFETY: an entry of a map, which nobody else uses while the scheduler does not run.
-    look(unsafe { &mut *native_vcpu(slot as u32) })
+/// Looks at entries of maps.
+macro_rules! entries {
+    ($($name:ident, $native:ident;)*) => {
+        $(pub fn $name<R>(index: usize, look: impl FnOnce(&mut types::$name) -> R) -> R {
+            // SAFETY: nobody else uses the entry while the scheduler does not run.
+            look(unsafe { &mut *$native(index as u32) })
+        })*
+    };
 }
 
-pub fn vm<R>(index: usize, look: impl FnOnce(&mut types::vm) -> R) -> R {
-    // SAFETY: as above.
-    look(unsafe { &mut *native_vm(index as u32) })
-}
-
-pub fn guest<R>(index: usize, look: impl FnOnce(&mut types::guest) -> R) -> R {
-    // SAFETY: as above.
-    look(unsafe { &mut *native_guest(index as u32) })
-}
-
-pub fn group<R>(index: usize, look: impl FnOnce(&mut types::group) -> R) -> R {
-    // SAFETY: as above.
-    look(unsafe { &mut *native_group(index as u32) })
+entries! {
+    vcpu, native_vcpu;
+    vm, native_vm;
+    guest, native_guest;
+    group, native_group;
 }

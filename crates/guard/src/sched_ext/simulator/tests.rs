@@ -17,30 +17,23 @@ const HOLD: u64 = 20 * MS;
 /// How often a CPU looks at an extension or a rescue.
 const LOOK: u64 = 100 * US;
 
-impl Host {
-    /// A VM of so many vCPUs.
-    fn vcpus(&self, weight: u32, policy: u32, habit: Habit, count: usize) -> usize {
-        let vm = self.vm(weight, policy);
-        (0..count).for_each(|_| _ = self.add(vm, habit));
-        vm
-    }
+/// A VM: weight, policy, what its vCPUs do and how many there are. It is due so much of the time
+/// that VMs have, give or take that part of it.
+type Due = (u32, u32, Habit, usize, f64, f64);
 
-    /// The VM's part of all that VMs ran.
-    fn share(&self, vm: usize) -> f64 {
-        let all: u64 = (0..machine(|m| m.vms.len())).map(|vm| self.ran(vm)).sum();
-        self.ran(vm) as f64 / all as f64
+/// A host with those VMs, which has run for so long: they have what they are due.
+#[track_caller]
+fn shares(cpus: usize, seed: u64, time: u64, vms: &[Due]) -> Host {
+    let host = Host::new(cpus, seed);
+    for &(weight, policy, habit, vcpus, ..) in vms {
+        host.vcpus(weight, policy, habit, vcpus);
     }
-
-    fn told<R>(&self, vm: usize, of: impl FnOnce(&types::did) -> R) -> R {
-        native::guest(vm, |guest| of(&guest.did))
+    host.run(time);
+    for (vm, &(.., due, off)) in vms.iter().enumerate() {
+        assert_share(&host, vm, due, off);
     }
-
-    /// Mean and 90th percentile of the VM's grace periods.
-    fn graces(&self, vm: usize) -> (u64, u64) {
-        let mut all = machine(|m| m.vms[vm].graces.clone());
-        all.sort_unstable();
-        (all.iter().sum::<u64>() / all.len() as u64, all[all.len() * 9 / 10])
-    }
+    assert_bounds(&host, time);
+    host
 }
 
 /// The VM has so much of the time, give or take that part of it.
@@ -53,32 +46,30 @@ fn assert_share(host: &Host, vm: usize, due: f64, off: f64) {
 /// Whatever VMs claim, nothing is longer than its bound, and no CPU is wasted.
 #[track_caller]
 fn assert_bounds(host: &Host, time: u64) {
-    for vm in 0..machine(|m| m.vms.len()) {
+    let vms = machine().vms.len();
+    let cpus = machine().cpus.len() as u64;
+    for vm in 0..vms {
         let (extended, rescued) = host.told(vm, |guest| (guest.extended, guest.rescued));
         assert!(extended.max_ns <= EXTEND + 2 * LOOK, "VM {vm} extended: {}", extended.max_ns);
         assert!(rescued.max_ns <= MS + EXTEND + 2 * LOOK, "VM {vm} rescued: {}", rescued.max_ns);
         assert!(extended.total_ns <= time / 4 + 17 * EXTEND, "VM {vm}: {}", extended.total_ns);
         let borrowed = native::group(vm, |group| group.group.borrowed);
         // What is counted after it was granted, on each CPU.
-        let granted = machine(|m| m.cpus.len()) as u64 * (MS + EXTEND + 2 * LOOK);
+        let granted = cpus * (MS + EXTEND + 2 * LOOK);
         assert!(borrowed <= 4 * 2 * HOLD + granted, "VM {vm} is {borrowed} ns ahead");
     }
 }
 
 #[test]
 fn vms_share_by_weight_however_many_vcpus_and_cpus_there_are() {
-    for (seed, (cpus, policy)) in
-        [(1, PLAIN), (1, FULL), (2, PLAIN), (2, FULL), (4, FULL), (8, FULL)].into_iter().enumerate()
-    {
-        let (host, time) = (Host::new(cpus, seed as u64), if cpus < 4 { 10 * S } else { 5 * S });
+    let hosts = [(1, PLAIN), (1, FULL), (2, PLAIN), (2, FULL), (4, FULL), (8_usize, FULL)];
+    for (seed, (cpus, policy)) in hosts.into_iter().enumerate() {
+        let time = if cpus < 4 { 10 * S } else { 5 * S };
         // None can have more than its VM's part: cpus / 4, cpus / 4, cpus / 2.
-        host.vcpus(100, policy, Computes, cpus.div_ceil(2));
-        host.vcpus(100, policy, Computes, cpus * 3);
-        host.vcpus(200, policy, Computes, cpus + 1);
-        host.run(time);
-        for (vm, due) in [0.25, 0.25, 0.5].into_iter().enumerate() {
-            assert_share(&host, vm, due, 0.01);
-        }
+        let few = (100, policy, Computes, cpus.div_ceil(2), 0.25, 0.01);
+        let many = (100, policy, Computes, cpus * 3, 0.25, 0.01);
+        let heavy = (200, policy, Computes, cpus + 1, 0.5, 0.01);
+        let host = shares(cpus, seed as u64, time, &[few, many, heavy]);
         assert_eq!((0..3).map(|vm| host.ran(vm)).sum::<u64>() / MS, cpus as u64 * time / MS - 1);
     }
 }
@@ -89,34 +80,24 @@ fn vcpus_of_a_vm_share_what_it_has() {
     for (weight, vcpus) in [(100, 6), (300, 3)] {
         let vm = host.vcpus(weight, PLAIN, Computes, vcpus);
         host.run(10 * S);
-        for vcpu in machine(|m| m.vms[vm].vcpus.clone()) {
-            let part = host.vcpu_ran(vcpu) as f64 * vcpus as f64 / host.ran(vm) as f64;
+        for vcpu in host.of(vm) {
+            let ran = machine().ran(vcpu);
+            let part = (ran * vcpus as u64) as f64 / host.ran(vm) as f64;
             assert!((0.95..=1.05).contains(&part), "{part}");
         }
     }
 }
 
+/// Each vCPU of a light VM has few turns, and stands far ahead of the others, or gets there by
+/// rescues.
 #[test]
 fn light_and_heavy_vms_have_their_shares() {
-    for seed in 0..2 {
-        let host = Host::new(2, seed);
-        let (light, heavy) = (host.vcpus(1, FULL, Computes, 2), host.vcpus(100, FULL, Computes, 2));
-        host.run(20 * S);
-        assert_share(&host, heavy, 100.0 / 101.0, 0.01);
-        // The VM gets ahead of its turns, by rescues.
-        assert_share(&host, light, 1.0 / 101.0, 0.5);
-    }
-}
-
-/// Each of its vCPUs has few turns, and stands far ahead of the others.
-#[test]
-fn a_light_vm_of_many_vcpus_has_its_share() {
-    for (policy, vcpus) in [(PLAIN, 4), (PLAIN, 8), (FULL, 1)] {
-        let host = Host::new(2, 1);
-        let light = host.vcpus(1, policy, Computes, vcpus);
-        host.vcpus(100, policy, Computes, 2);
-        host.run(40 * S);
-        assert_share(&host, light, 1.0 / 101.0, 0.02);
+    for (policy, vcpus, off) in
+        [(PLAIN, 4, 0.03), (PLAIN, 8, 0.03), (FULL, 1, 0.03), (FULL, 2, 0.5)]
+    {
+        let light = (1, policy, Computes, vcpus, 1.0 / 101.0, off);
+        let heavy = (100, policy, Computes, 2, 100.0 / 101.0, 0.01);
+        shares(2, 1, 40 * S, &[light, heavy]);
     }
 }
 
@@ -124,15 +105,13 @@ fn a_light_vm_of_many_vcpus_has_its_share() {
 fn vms_have_their_share_where_they_cannot_leave() {
     for habit in [Relays, Blocks, Computes] {
         let host = Host::new(2, 1);
-        let many = host.vcpus(100, PLAIN, habit, 4);
-        let one = host.vcpus(100, PLAIN, Computes, 1);
-        let other = host.vcpus(100, PLAIN, Computes, 1);
-        (0..5).for_each(|vcpu| host.pin(vcpu, [0]));
-        host.pin(5, [1]);
+        let vms = [(habit, 4, 0, 0.25), (Computes, 1, 0, 0.25), (Computes, 1, 1, 0.5)];
+        for (vm, (habit, vcpus, cpu, _)) in vms.into_iter().enumerate() {
+            host.vcpus(100, PLAIN, habit, vcpus);
+            host.pin(vm, [cpu]);
+        }
         host.run(10 * S);
-        assert_share(&host, many, 0.25, 0.03);
-        assert_share(&host, one, 0.25, 0.03);
-        assert_share(&host, other, 0.5, 0.03);
+        (0..3).for_each(|vm| assert_share(&host, vm, vms[vm].3, 0.03));
     }
 }
 
@@ -144,7 +123,7 @@ fn a_turn_that_is_interrupted_is_one_turn() {
         let host = Host::new(1, 1);
         let vms = [0; 2].map(|_| host.vcpus(100, FULL, Computes, 1));
         if !changes {
-            host.ordinary(0, 20 * US, 300 * US);
+            kernel::ordinary(0, 20 * US, 300 * US);
         }
         for _ in 0..10_000 {
             host.run(300 * US);
@@ -165,7 +144,7 @@ fn masks_are_kept_and_cost_nobody_a_share() {
     let host = Host::new(4, 1);
     for (vm, cpus) in [(0, 0..2), (1, 2..4), (2, 0..4)] {
         host.vcpus(100, FULL, Computes, 4);
-        (vm * 4..vm * 4 + 4).for_each(|vcpu| host.pin(vcpu, cpus.clone()));
+        host.pin(vm, cpus);
     }
     host.run(10 * S);
     (0..3).for_each(|vm| assert_share(&host, vm, 1.0 / 3.0, 0.05));
@@ -176,13 +155,13 @@ fn a_vcpu_that_is_plugged_in_changes_no_share() {
     let host = Host::new(2, 1);
     let (one, other) = (host.vcpus(100, FULL, Computes, 2), host.vcpus(100, FULL, Computes, 3));
     host.run(S);
-    let added = host.add_untold(one, Computes);
+    let added = host.add(one, Computes);
     host.run(100 * MS);
     host.tell(added);
     host.run(9 * S);
     assert_share(&host, one, 0.5, 0.01);
     assert_share(&host, other, 0.5, 0.01);
-    assert!(host.vcpu_ran(added) > 9 * 2 * S / 6 * 95 / 100);
+    assert!(machine().ran(added) > 9 * 2 * S / 6 * 95 / 100);
 }
 
 #[test]
@@ -191,7 +170,7 @@ fn nobody_waits_for_ever() {
         let host = Host::new(cpus, seed);
         let habits = [(100, Lies), (100, Naps), (1000, Lies), (1, Computes), (10_000, Blocks)];
         let vms = habits.map(|(weight, habit)| host.vcpus(weight, FULL, habit, 8));
-        host.ordinary(0, 20 * MS, 5 * MS);
+        kernel::ordinary(0, 20 * MS, 5 * MS);
         host.run(15 * S);
         for vm in vms {
             // The kernel ends guard after 20 s. A CPU takes one after 8 s.
@@ -204,38 +183,26 @@ fn nobody_waits_for_ever() {
 #[test]
 fn a_vm_that_always_claims_gets_no_more_than_its_share() {
     for seed in 0..2 {
-        let host = Host::new(2, seed);
-        let (liar, honest) = (host.vcpus(100, FULL, Lies, 3), host.vcpus(100, FULL, Computes, 3));
-        host.run(10 * S);
-        let told = host.told(liar, |guest| (guest.rescued.count, guest.extended.count));
+        let [liar, honest] = [Lies, Computes].map(|habit| (100, FULL, habit, 3, 0.5, 0.01));
+        let host = shares(2, seed, 10 * S, &[liar, honest]);
+        let told = host.told(0, |guest| (guest.rescued.count, guest.extended.count));
         assert!(told.0 > 100 && told.1 > 100, "the lies were believed: {told:?}");
-        assert_share(&host, liar, 0.5, 0.01);
-        assert_share(&host, honest, 0.5, 0.01);
-        assert_bounds(&host, 10 * S);
     }
 }
 
 #[test]
 fn words_that_mean_nothing_gain_nothing() {
-    for seed in 0..6 {
-        let host = Host::new(2, seed);
-        let wild = host.vcpus(100, FULL, Wild, 20);
-        host.vcpus(100, FULL, Computes, 3);
-        host.run(5 * S);
-        assert_share(&host, wild, 0.5, 0.02);
-        assert_bounds(&host, 5 * S);
-    }
+    let (wild, other) = ((100, FULL, Wild, 20, 0.5, 0.02), (100, FULL, Computes, 3, 0.5, 0.02));
+    (0..6).for_each(|seed| _ = shares(2, seed, 5 * S, &[wild, other]));
 }
 
 /// Each vCPU may get ahead of its turn a little: so many of them must not do so together.
 #[test]
 fn lies_of_many_vcpus_gain_nothing() {
     let host = Host::new(2, 5);
-    for habit in [Computes, Lies, Computes, Lies] {
-        host.vcpus(100, FULL, habit, 64);
-    }
+    let vms = [Computes, Lies, Computes, Lies].map(|habit| host.vcpus(100, FULL, habit, 64));
     host.run(8 * S);
-    for vm in 0..4 {
+    for vm in vms {
         // A turn of all its vCPUs, a slice and an extension: they come in turn together.
         let off = host.ran(vm).abs_diff(4 * S);
         assert!(off <= 64 * (SLICE + EXTEND), "VM {vm} is {} ms off", off / MS);
@@ -245,35 +212,24 @@ fn lies_of_many_vcpus_gain_nothing() {
 
 #[test]
 fn sleeping_at_the_right_moment_gains_nothing() {
-    for seed in 0..2 {
-        let host = Host::new(2, seed);
-        let naps = host.vcpus(100, FULL, Naps, 4);
-        host.vcpus(100, FULL, Computes, 4);
-        host.run(10 * S);
-        assert!(host.share(naps) <= 0.505, "{}", host.share(naps));
-    }
+    let [naps, other] = [Naps, Computes].map(|habit| (100, FULL, habit, 4, 0.5, 0.01));
+    (0..2).for_each(|seed| _ = shares(2, seed, 10 * S, &[naps, other]));
 }
 
 /// A single vCPU of each VM runs at a time, or few of many do.
 #[test]
 fn vcpus_that_take_turns_have_no_share_each() {
     for (habit, vcpus) in [(Relays, 2), (Relays, 8), (Rests, 16)] {
-        let host = Host::new(1, 1);
-        let turns = host.vcpus(100, PLAIN, habit, vcpus);
-        host.vcpus(100, PLAIN, Computes, 1);
-        host.run(10 * S);
-        assert_share(&host, turns, 0.5, 0.02);
+        let other = (100, PLAIN, Computes, 1, 0.5, 0.02);
+        shares(1, 1, 10 * S, &[(100, PLAIN, habit, vcpus, 0.5, 0.02), other]);
     }
 }
 
+/// The VM could use more than twice as much. Waking up last in the queue, it would get half.
 #[test]
 fn a_vm_whose_vcpus_block_gets_its_share() {
-    let host = Host::new(2, 1);
-    let blocks = host.vcpus(100, PLAIN, Blocks, 2);
-    (0..3).for_each(|_| _ = host.vcpus(100, PLAIN, Computes, 2));
-    host.run(10 * S);
-    // The VM could use more than twice as much. Waking up last in the queue, it would get half.
-    assert_share(&host, blocks, 0.25, 0.03);
+    let vms = [Blocks, Computes, Computes, Computes];
+    shares(2, 1, 10 * S, &vms.map(|habit| (100, PLAIN, habit, 2, 0.25, 0.03)));
 }
 
 /// An ordinary thread has one of two CPUs for ever: vCPUs do not wait there.
@@ -282,7 +238,7 @@ fn a_cpu_that_is_taken_keeps_no_vcpu() {
     let host = Host::new(2, 1);
     let vms = [0; 2].map(|_| host.vcpus(100, FULL, Computes, 1));
     host.run(S);
-    host.ordinary(0, 1000 * S, S);
+    kernel::ordinary(0, 1000 * S, S);
     host.run(9 * S);
     for vm in vms {
         assert_share(&host, vm, 0.5, 0.03);
@@ -299,10 +255,8 @@ fn no_cpu_is_idle_while_a_vcpu_waits() {
     let mut wasted = 0;
     for _ in 0..2000 {
         host.run(MS);
-        wasted += machine(|m| {
-            let idle = m.cpus.iter().any(|cpu| cpu.current == Current::Idle);
-            u32::from(idle && m.threads.iter().any(|one| one.waits.is_some()))
-        });
+        let (m, idle) = (machine(), |m: &Machine| (0..4).any(|cpu| m.is_idle(cpu)));
+        wasted += u32::from(idle(&m) && m.threads.iter().any(|one| one.waits.is_some()));
     }
     assert!(wasted <= 20, "{wasted} of 2000");
 }
@@ -311,26 +265,22 @@ fn no_cpu_is_idle_while_a_vcpu_waits() {
 fn vcpus_leave_critical_sections_first() {
     let [plain, full] = [PLAIN, FULL].map(|policy| {
         let host = Host::new(2, 1);
-        let vms = [0; 3].map(|_| host.vcpus(100, policy, Computes, 2));
+        (0..3).for_each(|_| _ = host.vcpus(100, policy, Computes, 2));
         host.run(10 * S);
-        vms.iter().map(|&vm| machine(|m| m.vms[vm].preempted_in_section)).sum::<u64>()
+        machine().vms.iter().map(|vm| vm.preempted_in_section).sum::<u64>()
     });
     assert!(plain > 100 && full < plain / 20, "{plain} {full}");
 }
 
 /// How often the VM's vCPUs took their lock, or had all their answers, beside another VM.
 fn done(policy: u32, habit: Habit) -> u64 {
-    let host = Host::new(2, 1);
-    let vm = host.vcpus(100, policy, habit, 4);
-    host.vcpus(100, policy, Computes, 2);
-    host.run(5 * S);
-    let (gave_way, yielded) = host.told(vm, |g| (g.gave_way, g.yielded.count));
+    let other = (100, policy, Computes, 2, 0.5, 0.01);
+    let host = shares(2, 1, 5 * S, &[(100, policy, habit, 4, 0.5, 0.01), other]);
+    let (gave_way, yielded) = host.told(0, |g| (g.gave_way, g.yielded.count));
     assert_eq!(gave_way > 100, policy == FULL && habit == Calls, "{gave_way}");
     let yields = policy == PLAIN && habit == Locks { yields: true };
     assert_eq!(yielded > 100, gave_way > 100 || yields, "{yielded}");
-    assert_share(&host, vm, 0.5, 0.01);
-    assert_bounds(&host, 5 * S);
-    machine(|m| m.vms[vm].done)
+    machine().vms[0].done
 }
 
 /// vCPUs of the VM run for those who spin until all have answered.
@@ -353,17 +303,16 @@ fn vcpus_that_wait_for_a_lock_keep_their_cpus() {
 /// rescues.
 #[test]
 fn a_vcpu_that_is_handed_a_mutex_runs_for_those_that_spin() {
-    let mut done = [0; 2];
-    for seed in 0..6 {
-        for (done, policy) in done.iter_mut().zip([PLAIN, FULL]) {
+    let [plain, full] = [PLAIN, FULL].map(|policy| {
+        let done = |seed| {
             let host = Host::new(8, seed);
             let vm = host.vcpus(100, policy, Churns, 8);
             (0..3).for_each(|_| _ = host.vcpus(100, policy, Computes, 8));
             host.run(5 * S);
-            *done += machine(|m| m.vms[vm].done);
-        }
-    }
-    let [plain, full] = done;
+            machine().vms[vm].done
+        };
+        (0..6).map(done).sum::<u64>()
+    });
     assert!(full * 100 > plain * 94, "{full} of {plain}");
 }
 
@@ -371,11 +320,10 @@ fn a_vcpu_that_is_handed_a_mutex_runs_for_those_that_spin() {
 fn lowweight(policy: u32, hogs: usize) -> (u64, u64) {
     let host = Host::new(2, 1);
     let vm = host.vcpus(10, policy, Computes, 2);
-    (0..2).for_each(|cpu| host.pin(cpu, [cpu]));
-    for hog in 0..hogs {
-        host.vcpus(100, policy, Computes, 1);
-        host.pin(2 + hog, [0]);
+    for (cpu, vcpu) in host.of(vm).into_iter().enumerate() {
+        kernel::set_mask(vcpu, [cpu].into());
     }
+    (0..hogs).for_each(|_| host.pin(host.vcpus(100, policy, Computes, 1), [0]));
     host.run(20 * S);
     assert_bounds(&host, 20 * S);
     host.graces(vm)
@@ -395,8 +343,7 @@ fn grace_periods_are_short_in_guests_of_many_vcpus() {
         let host = Host::new(cpus, 1);
         let vms = [0; 3].map(|_| host.vcpus(100, FULL, Computes, vcpus));
         host.run(2 * S);
-        for vm in vms {
-            let (mean, p90) = host.graces(vm);
+        for (mean, p90) in vms.map(|vm| host.graces(vm)) {
             assert!(mean < 10 * MS && p90 < 14 * MS, "{vcpus} on {cpus}: {mean}, {p90}");
         }
     }
@@ -413,16 +360,16 @@ fn many_vms_share_many_cpus() {
         host.run(time);
         // Liars are ahead of their turns for a while. All others have the same.
         let due = cpus as u64 * time / 1000;
-        let (liars, others): (Vec<usize>, Vec<usize>) = (0..1000).partition(|vm| vm % 4 == 1);
-        let ran = |vms: &[usize]| vms.iter().map(|&vm| host.ran(vm)).collect::<Vec<u64>>();
-        let (most, others) = (ran(&liars).into_iter().max().unwrap(), ran(&others));
+        let ran: Vec<(usize, u64)> = (0..1000).map(|vm| (vm, host.ran(vm))).collect();
+        let (liars, others): (Vec<(usize, u64)>, Vec<_>) =
+            ran.iter().partition(|(vm, _)| vm % 4 == 1);
+        let most = liars.iter().map(|ran| ran.1).max().unwrap();
         assert!(most <= due + 2 * (2 * HOLD + SLICE + EXTEND), "{most} of {due}");
-        let mean = others.iter().sum::<u64>() / others.len() as u64;
-
-        let off = others.iter().map(|ran| ran.abs_diff(mean)).max().unwrap();
+        let mean = others.iter().map(|ran| ran.1).sum::<u64>() / others.len() as u64;
+        let off = others.iter().map(|ran| ran.1.abs_diff(mean)).max().unwrap();
         assert!(off <= mean / 5 + 2 * SLICE, "{off} of {mean}");
-        let busy = (0..1000).map(|vm| host.ran(vm)).sum::<u64>() as f64;
-        assert!(busy > 0.999 * (cpus as u64 * time) as f64, "{busy}");
+        let busy = ran.iter().map(|ran| ran.1).sum::<u64>() as f64;
+        assert!(busy > 0.998 * (cpus as u64 * time) as f64, "{busy}");
         assert_bounds(&host, time);
     }
 }

@@ -67,25 +67,15 @@ void native_add_vcpu(u32 tid, u32 slot)
 	generation++;
 }
 
-struct vcpu *native_vcpu(u32 slot)
-{
-	return bpf_map_lookup_elem(&vcpus, &slot);
-}
-
-struct vm *native_vm(u32 index)
-{
-	return bpf_map_lookup_elem(&vms, &index);
-}
-
-struct guest *native_guest(u32 index)
-{
-	return bpf_map_lookup_elem(&guests, &index);
-}
-
-struct group *native_group(u32 index)
-{
-	return bpf_map_lookup_elem(&groups, &index);
-}
+#define NATIVE_ENTRY(kind)                                    \
+	struct kind *native_##kind(u32 index)                 \
+	{                                                     \
+		return bpf_map_lookup_elem(&kind##s, &index); \
+	}
+NATIVE_ENTRY(vcpu)
+NATIVE_ENTRY(vm)
+NATIVE_ENTRY(guest)
+NATIVE_ENTRY(group)
 
 /* The timer of the CPU expires on it. */
 void native_timer(u32 cpu)
