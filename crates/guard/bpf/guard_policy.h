@@ -381,11 +381,13 @@ POLICY_FN int policy_too_far(const struct policy_thread *thread,
 			     u64 load, u64 ns, u64 allowed)
 {
 	u64 weight = policy_weight(group);
+	/* An extension may follow, and looks are late. */
+	u64 most = ns + 2 * MAX_EXTEND_NS;
 	s64 ahead = policy_after(thread->vtime, queue);
 
 	return policy_debt(thread, group, queue) + ns > allowed ||
 	       group->borrowed + ns > POLICY_BORROWERS * allowed ||
-	       ahead + (s64)policy_scaled(ns, weight) >
+	       ahead + (s64)policy_scaled(most, weight) >
 		       (s64)policy_ahead(weight, load);
 }
 

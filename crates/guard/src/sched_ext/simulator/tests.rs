@@ -101,6 +101,13 @@ fn light_and_heavy_vms_have_their_shares() {
     }
 }
 
+/// What a VM is ahead by is never forgiven, also if an extension follows a rescue.
+#[test]
+fn a_light_vm_that_lies_gets_no_more_than_its_share() {
+    let liar = (1, FULL, Lies, 1, 1.0 / 101.0, 0.2);
+    shares(1, 1, 60 * S, &[liar, (100, PLAIN, Computes, 1, 100.0 / 101.0, 0.01)]);
+}
+
 #[test]
 fn vms_have_their_share_where_they_cannot_leave() {
     for habit in [Relays, Blocks, Computes] {
