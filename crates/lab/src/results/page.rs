@@ -28,7 +28,8 @@ const ABOUT: [&str; 3] = [
      competition, under the stock scheduler. The other rows are overcommitted. `eevdf` is the stock \
      scheduler. `eevdf-slices=0.5ms` gives all VMs slices of 0.5 ms. `full` is guard.",
     "`?`: other work took more than a tenth of the machine, so the figure decides nothing. `>=`: a \
-     grace period had not ended. CPU time is of the tested VM, in % of the host's.",
+     grace period had not ended. CPU time is of the tested VM, in % of the host's. Where the guest ran \
+     out of memory, its row says in how many of the repeats.",
 ];
 
 struct Table {
@@ -69,8 +70,13 @@ fn headings(summary: &Summary) -> Vec<String> {
 
 /// Alone under the stock scheduler, then overcommitted under each.
 fn rows(cell: &Cell, summary: &Summary) -> Vec<Vec<String>> {
-    let row = |name: String, variant: &VariantSummary, scenario| {
+    let row = |mut name: String, variant: &VariantSummary, scenario| {
         let plan = &summary.plan;
+        let survived =
+            variant.row("survived").and_then(|row| row.cell(scenario)).map(|cell| cell.value);
+        if let Some(survived) = survived.filter(|&part| part < 100.0) {
+            let _ = write!(name, " (out of memory: {} %)", number(100.0 - survived));
+        }
         let first = [cell.cpus, plan.subject.vcpus, plan.repeat].map(|n| n.to_string());
         let figure = |key: &&str| figure(variant, key, scenario);
         first.into_iter().chain([name]).chain(FIGURES.iter().map(figure)).collect()
