@@ -100,27 +100,85 @@ fn source(name: &str) -> PathBuf {
     rcu().join("tests/c").join(name)
 }
 
-/// In every way there is. `section`: the program has restartable code of its own.
-fn every_way(name: &str, file: &str, options: &[&str], section: bool) {
-    let source = source(file);
-    let with = |more: &[&'static str]| {
-        options.iter().copied().chain(more.iter().copied()).collect::<Vec<_>>()
+/// A program in `crates/rcu/tests/c`.
+struct Program {
+    name: &'static str,
+    file: &'static str,
+    options: &'static [&'static str],
+    /// It has restartable code of its own.
+    section: bool,
+}
+
+impl Program {
+    /// Options of the compiler; `None` if a library that it needs is not installed.
+    fn options(&self) -> Option<Vec<String>> {
+        let library = if self.file == HASH_TABLE { liburcu_cds()? } else { &[] };
+        let compat = format!("-I{}", prefix().join("include/reprieve/compat").display());
+        let options = self.options.iter().chain(library).map(ToString::to_string);
+        Some(options.chain([compat]).collect())
+    }
+}
+
+/// A program for liburcu that uses liburcu-cds's own hash table, which is not instrumented.
+const HASH_TABLE: &str = "lfht.c";
+
+/// The programs: each is a test, and the sanitizers see each.
+macro_rules! programs {
+    ($($name:ident: $file:expr, $section:literal, $options:expr;)*) => {
+        const PROGRAMS: &[Program] = &[$(Program {
+            name: stringify!($name),
+            file: $file,
+            options: &$options,
+            section: $section,
+        }),*];
+        $(#[test]
+        fn $name() {
+            every_way(PROGRAMS.iter().find(|program| program.name == stringify!($name)).unwrap());
+        })*
     };
+}
+
+programs! {
+    first: "../../examples/first.c", true, [];
+    scan: "scan.c", true, [];
+    readers: "readers.c", true, [];
+    wait: "wait.c", true, [];
+    ordered_map_and_prefix_table: "maps.c", false, [];
+    stalled_readers: "stall.c", false, [];
+    hints_and_locks: "hint.c", false, [];
+    fork_handlers_of_the_program: "atfork.c", false, [];
+    two_flavors_in_one_program: "flavors.c", false, [];
+    urcu_memb: "urcu.c", false, ["-DFLAVOR_HEADER=<urcu.h>"];
+    urcu_mb: "urcu.c", false, ["-DFLAVOR_HEADER=<urcu/urcu-mb.h>", "-DURCU_API_MAP"];
+    urcu_bp: "urcu.c", false, ["-DFLAVOR_HEADER=<urcu-bp.h>"];
+    urcu_qsbr: "urcu.c", false, ["-DFLAVOR_HEADER=<urcu-qsbr.h>", "-DQSBR"];
+    urcu_queue_memb: "lfq.c", false, ["-DFLAVOR_HEADER=<urcu.h>"];
+    urcu_queue_qsbr: "lfq.c", false, ["-DFLAVOR_HEADER=<urcu-qsbr.h>", "-DQSBR"];
+    urcu_queue_bp: "lfq.c", false, ["-DFLAVOR_HEADER=<urcu/urcu-bp.h>", "-D_LGPL_SOURCE"];
+    urcu_hash_table_memb: HASH_TABLE, false, ["-DFLAVOR_HEADER=<urcu.h>"];
+    urcu_hash_table_qsbr: HASH_TABLE, false, ["-DFLAVOR_HEADER=<urcu-qsbr.h>", "-DQSBR"];
+}
+
+/// In every way there is.
+fn every_way(program: &Program) {
+    let Some(options) = program.options() else { return };
+    let (name, section, source) = (program.name, program.section, source(program.file));
+    let with = |more| options.iter().map(String::as_str).chain([more]).collect::<Vec<_>>();
     for (kind, link) in [("static", Link::Static), ("shared", Link::Shared)] {
         for level in ["-O0", "-O2"] {
-            let program =
-                compile("cc", &source, &format!("{name}-{kind}{level}"), &with(&[level]), link);
+            let name = format!("{name}-{kind}{level}");
+            let program = compile("cc", &source, &name, &with(level), link);
             run(&mut Command::new(&program));
             if section || link == Link::Static {
                 verify(&program);
             }
         }
     }
-    let program = compile("cc", &source, &format!("{name}-plain"), &with(&["-O2"]), Link::Shared);
+    let program = compile("cc", &source, &format!("{name}-plain"), &with("-O2"), Link::Shared);
     run(Command::new(&program).env("REPRIEVE_FORCE", "plain"));
     if Command::new("valgrind").arg("--version").output().is_ok_and(|o| o.status.success()) {
-        let program =
-            compile("cc", &source, &format!("{name}-valgrind"), &with(&["-O1"]), Link::Shared);
+        let name = format!("{name}-valgrind");
+        let program = compile("cc", &source, &name, &with("-O1"), Link::Shared);
         // Fair: threads that poll would starve the others.
         run(Command::new("valgrind")
             .args(["--quiet", "--fair-sched=yes", "--error-exitcode=9"])
@@ -131,87 +189,11 @@ fn every_way(name: &str, file: &str, options: &[&str], section: bool) {
 }
 
 #[test]
-fn a_new_users_first_program() {
-    every_way("first", "../../examples/first.c", &[], true);
+fn first_in_cpp() {
     let source = source("../../examples/first.c");
     let program = compile("c++", &source, "first-cc", &["-x", "c++", "-O2"], Link::Shared);
     let output = run(&mut Command::new(&program));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "held: alpha, now: beta\n");
-}
-
-#[test]
-fn scan() {
-    every_way("scan", "scan.c", &[], true);
-}
-
-#[test]
-fn ordered_map_and_prefix_table() {
-    every_way("maps", "maps.c", &[], false);
-}
-
-#[test]
-fn every_read_side_against_a_writer() {
-    every_way("readers", "readers.c", &[], true);
-}
-
-#[test]
-fn what_waits_and_what_does_not() {
-    every_way("wait", "wait.c", &[], true);
-}
-
-#[test]
-fn readers_that_end_and_readers_that_do_not() {
-    every_way("stall", "stall.c", &[], false);
-}
-
-/// Hints and the locks that use them.
-#[test]
-fn hints() {
-    every_way("hint", "hint.c", &[], false);
-}
-
-#[test]
-fn fork_handlers_of_the_program() {
-    every_way("atfork", "atfork.c", &[], false);
-}
-
-/// A program for liburcu, with each flavor's header.
-fn liburcu(name: &str, header: &str, more: &[&str]) {
-    liburcu_program(name, "urcu.c", header, more);
-}
-
-fn liburcu_program(name: &str, file: &str, header: &str, more: &[&str]) {
-    let compat = format!("-I{}", prefix().join("include/reprieve/compat").display());
-    let header = format!("-DFLAVOR_HEADER=<{header}>");
-    let options: Vec<&str> =
-        [compat.as_str(), header.as_str()].into_iter().chain(more.iter().copied()).collect();
-    every_way(name, file, &options, false);
-}
-
-#[test]
-fn a_liburcu_program_memb() {
-    liburcu("memb", "urcu.h", &[]);
-}
-
-#[test]
-fn a_liburcu_program_mb() {
-    liburcu("mb", "urcu/urcu-mb.h", &["-DURCU_API_MAP"]);
-}
-
-#[test]
-fn a_liburcu_program_bp() {
-    liburcu("bp", "urcu-bp.h", &[]);
-}
-
-#[test]
-fn a_liburcu_program_qsbr() {
-    liburcu("qsbr", "urcu-qsbr.h", &["-DQSBR"]);
-}
-
-/// Waiters in one flavor, and the readers of another.
-#[test]
-fn two_flavors_in_one_program() {
-    every_way("flavors", "flavors.c", &[], false);
 }
 
 /// How to link liburcu-cds, if it is installed.
@@ -223,31 +205,6 @@ fn liburcu_cds() -> Option<&'static [&'static str]> {
     }
     println!("liburcu-dev is not installed: skipped");
     None
-}
-
-/// liburcu-cds's hash table, as it is installed, by way of our flavor objects.
-fn hash_table(name: &str, header: &str, more: &[&str]) {
-    if let Some(library) = liburcu_cds() {
-        liburcu_program(name, "lfht.c", header, &[library, more].concat());
-    }
-}
-
-#[test]
-fn liburcus_hash_table_memb() {
-    hash_table("lfht-memb", "urcu.h", &[]);
-}
-
-#[test]
-fn liburcus_hash_table_qsbr() {
-    hash_table("lfht-qsbr", "urcu-qsbr.h", &["-DQSBR"]);
-}
-
-/// The queue that replaces liburcu-cds's, and headers without a flavor before that of one.
-#[test]
-fn liburcus_queue() {
-    liburcu_program("lfq-memb", "lfq.c", "urcu.h", &[]);
-    liburcu_program("lfq-qsbr", "lfq.c", "urcu-qsbr.h", &[]);
-    liburcu_program("lfq-bp", "lfq.c", "urcu/urcu-bp.h", &["-D_LGPL_SOURCE"]);
 }
 
 /// Full barriers of liburcu are full barriers where plain atomic operations are none: on aarch64 a
