@@ -789,3 +789,20 @@ fn the_results_page_has_what_is_finished_and_names_what_is_not() {
     let open: Vec<_> = open[0].split([' ', ',']).collect();
     assert!(open.contains(&"dbench") && !open.contains(&"asym"), "{open:?}");
 }
+
+/// `reprieve lab results --page-only` writes it again.
+#[test]
+fn the_published_page_is_that_of_the_published_cells() {
+    let published = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../results"));
+    let scratch = tempfile::tempdir().unwrap();
+    let cells = scratch.path().join("cells");
+    std::fs::create_dir(&cells).unwrap();
+    for file in std::fs::read_dir(published.join("cells")).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), cells.join(file.file_name())).unwrap();
+    }
+    results::write(scratch.path()).unwrap();
+    let page = |directory: &Path| std::fs::read_to_string(directory.join("lab.md")).unwrap();
+    let same = page(scratch.path()) == page(published);
+    assert!(same, "write the page again: reprieve lab results --page-only");
+}

@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result};
 use std::path::Path;
 
 /// Executes the plan and writes each record as a message.
-pub fn execute(plan: &str, from: u32, images: &str, logs: &Path) -> Result<()> {
+pub fn execute(plan: &str, from: u32, calibrated: bool, images: &str, logs: &Path) -> Result<()> {
     let plan: Plan = serde_json::from_str(plan).context("--plan")?;
     let images: ImageSet = serde_json::from_str(images).context("--images")?;
     let logs = Logs::at(logs)?;
@@ -29,6 +29,7 @@ pub fn execute(plan: &str, from: u32, images: &str, logs: &Path) -> Result<()> {
         cancel: &cancel,
         scheduler: &HostScheduler,
         again: &host::told_again,
+        calibrated,
         cgroups: true,
     };
     let info = host::info("kvm", "inside a lab host", &images.qemu.version);

@@ -51,6 +51,9 @@ pub enum Command {
         /// First phase to measure
         #[arg(long, default_value_t = 0)]
         from: u32,
+        /// The costs of the bed are known
+        #[arg(long)]
+        calibrated: bool,
         #[arg(long)]
         images: String,
         /// Directory for console logs
@@ -72,8 +75,8 @@ pub fn main(command: Command) -> Result<()> {
         Command::Report { dir, json } => report(&dir, json),
         Command::Results(args) => results::main(*args),
         Command::Fetch { kernels } => fetch(&kernels),
-        Command::Execute { plan, from, images, logs } => {
-            inside::execute(&plan, from, &images, &logs)
+        Command::Execute { plan, from, calibrated, images, logs } => {
+            inside::execute(&plan, from, calibrated, &images, &logs)
         }
         Command::Probe { images } => inside::probe(&images),
     }

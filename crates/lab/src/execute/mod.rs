@@ -70,6 +70,8 @@ pub struct Context<'a> {
     pub scheduler: &'a dyn Scheduler,
     /// Whether the phase that has just ended is to be measured again.
     pub again: &'a dyn Fn() -> Result<bool>,
+    /// The costs of the bed are known.
+    pub calibrated: bool,
     /// Each VM has a cgroup of its own, also where the plan does not need one.
     pub cgroups: bool,
 }
@@ -227,8 +229,7 @@ impl<'a> Run<'a> {
             cgroups: None,
             next,
             warm_up: WarmUp::Beside,
-            // A run that goes on after its lab host died has been calibrated in the one before.
-            calibrated: next > 0,
+            calibrated: context.calibrated,
             boot: BOOT_ESTIMATE,
             logs: BTreeMap::new(),
         }
@@ -616,10 +617,10 @@ fn left(plan: &Plan, next: u32, boots: u32, calibrated: bool, boot: Duration) ->
 }
 
 /// How long all of `plan` takes, in the VMs' host's time.
-pub fn length(plan: &Plan, boot: Duration) -> Duration {
+pub fn length(plan: &Plan, calibrated: bool, boot: Duration) -> Duration {
     let guests = plan.guests();
     let own = guests.iter().enumerate().filter(|(i, guest)| i == *guest).count();
-    left(plan, 0, (own + plan.competitors.len()) as u32, false, boot)
+    left(plan, 0, (own + plan.competitors.len()) as u32, calibrated, boot)
 }
 
 /// A phase, for the user.
@@ -751,6 +752,7 @@ mod tests {
             cancel: &Cancel::default(),
             scheduler,
             again: &|| Ok(left.replace(left.get().saturating_sub(1)) > 0),
+            calibrated: true,
             cgroups: false,
         };
         let mut phases = vec![];
@@ -800,7 +802,7 @@ mod tests {
     #[test]
     fn a_longer_boot_makes_a_longer_run() {
         let plan = idle();
-        let [one, ten] = [1, 10].map(|s| length(&plan, Duration::from_secs(s)));
+        let [one, ten] = [1, 10].map(|s| length(&plan, false, Duration::from_secs(s)));
         // A boot, and loading the policy.
         assert_eq!(ten - one, Duration::from_secs(9) * (1 + LOADS));
     }

@@ -6,7 +6,7 @@ use crate::dilation::Dilation;
 use crate::error::{Error, Result};
 use crate::plan::{CpuControl, Plan, SCHEMA, Scenario, Variant, VmPlan};
 use crate::policy::Policy;
-use reprieve_init::protocol::Measure;
+use reprieve_init::protocol::{Measure, Workload};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -72,6 +72,9 @@ const MAX_REPEAT: u32 = 1000;
 const MAX_PHASE: Duration = Duration::from_secs(3600);
 const MAX_ARGS: usize = 1500;
 
+/// dbench reports its throughput once a second, and two reports are needed.
+const DBENCH_LEAST: Duration = Duration::from_secs(3);
+
 /// The size of the guest's buffer of events, per CPU, KiB.
 fn trace_kb(phase: Duration, subject: &VmPlan) -> u32 {
     // `churn` makes 20,000 events of 24 bytes per second and CPU; twice that. What a longer phase
@@ -84,6 +87,11 @@ fn trace_kb(phase: Duration, subject: &VmPlan) -> u32 {
 
 /// Kernel preemption models that `--preempt` takes; a kernel may not have all of them.
 pub const PREEMPTION_MODELS: &[&str] = &["none", "voluntary", "full", "lazy"];
+
+/// The shortest warm-up and phase in which the load shows its throughput.
+fn least(load: &Workload) -> Duration {
+    if matches!(load, Workload::Dbench { .. }) { DBENCH_LEAST } else { Duration::ZERO }
+}
 
 impl Request {
     /// Resolves the request for the machine that will run the VMs.
@@ -100,7 +108,7 @@ impl Request {
             subject.cgroup.weight = weights.subject;
             competitors.iter_mut().for_each(|vm| vm.cgroup.weight = weights.others);
         }
-        let (warmup, phase) = self.lengths()?;
+        let (warmup, phase) = self.lengths(&subject.workload)?;
         let plan = Plan {
             schema: SCHEMA,
             experiment: self.experiment.clone(),
@@ -131,7 +139,8 @@ impl Request {
                 *length = (*length).min(most.as_millis() as u64);
             }
         };
-        short(&mut plan.warmup_ms, self.warmup.is_some(), Duration::from_secs(2));
+        let warmup = Duration::from_secs(2).max(least(&plan.subject.workload));
+        short(&mut plan.warmup_ms, self.warmup.is_some(), warmup);
         short(&mut plan.phase_ms, self.phase.is_some(), Duration::from_secs(4));
     }
 
@@ -172,13 +181,18 @@ impl Request {
     }
 
     /// Warm-up and phase, as asked for or as usual.
-    fn lengths(&self) -> Result<(Duration, Duration)> {
+    fn lengths(&self, load: &Workload) -> Result<(Duration, Duration)> {
         let warmup = self.warmup.unwrap_or(Duration::from_secs(6));
         let phase = self.phase.unwrap_or(Duration::from_secs(15));
-        if phase < Duration::from_secs(1) || phase.max(warmup) > MAX_PHASE {
+        let least = least(load);
+        let short = phase < least.max(Duration::from_secs(1)) || warmup < least;
+        if short || phase.max(warmup) > MAX_PHASE {
             return Err(Error::Usage(format!(
-                "--phase {phase:?}, --warmup {warmup:?}: a phase takes 1 s to {} s, a warm-up no more",
-                MAX_PHASE.as_secs()
+                "--phase {phase:?}, --warmup {warmup:?}: {} takes phases of {} s to {} s, and a warm-up of {} s to as many",
+                self.experiment,
+                least.as_secs().max(1),
+                MAX_PHASE.as_secs(),
+                least.as_secs()
             )));
         }
         Ok((warmup, phase))

@@ -292,6 +292,7 @@ mod tests {
         };
         assert_eq!(lengths(request("churn"), 1), (6_000, 15_000));
         assert_eq!(lengths(request("churn"), 10), (2_000, 4_000));
+        assert_eq!(lengths(request("dbench"), 10), (3_000, 4_000));
         let given = Request { phase: Some(Duration::from_secs(30)), ..request("churn") };
         assert_eq!(lengths(given, 10), (2_000, 30_000));
     }

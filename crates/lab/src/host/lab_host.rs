@@ -164,7 +164,7 @@ impl LabHost {
     pub fn execute(
         &mut self,
         plan: &Plan,
-        from: u32,
+        (from, calibrated): (u32, bool),
         outer: HostInfo,
         run: &RunContext,
         sink: &mut dyn FnMut(Record) -> Result<()>,
@@ -205,6 +205,7 @@ impl LabHost {
         let logs = self.guest_logs(run)?;
         let mut args = vec!["lab", "execute", "--plan", &plan_text, "--from", &from];
         args.extend(["--logs", &logs]);
+        args.extend(calibrated.then_some("--calibrated"));
         let limits = [outside(run_limit(plan), dilation), silence(dilation)];
         let outcome = self.exec(&args, limits, run.cancel, &mut on_message);
         // The same exit statuses as of this program: 2 is bad usage.

@@ -7,6 +7,7 @@
 
 use super::noise::Noise;
 use super::{Bed, Choice, HostKind, LabHost, Mode, RunContext, choose, info, lab_host};
+use crate::costs::Costs;
 use crate::dilation::Dilation;
 use crate::error::{Error, Result};
 use crate::execute::{self, Context};
@@ -30,12 +31,31 @@ pub struct PlanHost<'a> {
     bed: Bed,
     choice: Choice,
     lab: Option<Lab>,
+    /// The costs of the bed, once a plan has measured them.
+    costs: Option<Costs>,
 }
 
 struct Lab {
     config: lab_host::Config,
     boots: u32,
     running: Option<LabHost>,
+}
+
+/// Passes a record of a plan on. The costs that the first plan measured are those of each plan.
+fn keep(
+    mut record: Record,
+    noise: &Noise,
+    costs: &mut Option<Costs>,
+    recorder: &mut Recorder,
+) -> Result<()> {
+    noise.look(&mut record);
+    let begins = matches!(record, Record::Run { .. });
+    if let Record::Costs { costs: measured } = &record {
+        *costs = Some(measured.clone());
+    }
+    recorder.write(record)?;
+    let known = costs.clone().filter(|_| begins);
+    known.map_or(Ok(()), |costs| recorder.write(Record::Costs { costs }))
 }
 
 /// Refuses a kernel that lacks what a policy or a VM's cgroup needs.
@@ -60,7 +80,7 @@ impl<'a> PlanHost<'a> {
         run: RunContext<'a>,
     ) -> Result<PlanHost<'a>> {
         let choice = choose(bed, &run)?;
-        let mut plan_host = PlanHost { run, bed: bed.clone(), choice, lab: None };
+        let mut plan_host = PlanHost { run, bed: bed.clone(), choice, lab: None, costs: None };
         while let HostKind::LabHost(accel) = plan_host.choice.kind {
             let booted = images.lab_host(bed.kernel.as_deref(), run.set).and_then(|image| {
                 check_lab_host(&image, &run)?;
@@ -145,7 +165,9 @@ impl<'a> PlanHost<'a> {
     /// Runs `plan` with console logs in `logs`, and ends `recorder` also after an error.
     pub fn execute(&mut self, plan: &Plan, logs: &Path, recorder: &mut Recorder) -> Result<()> {
         let noise = Noise::new(self.run.progress, self.bed.again);
-        let outcome = self.try_execute(plan, logs, recorder, &noise);
+        let mut costs = self.costs.take();
+        let outcome = self.try_execute(plan, logs, recorder, &noise, &mut costs);
+        self.costs = costs;
         recorder.end(outcome.as_ref().err())?;
         outcome
     }
@@ -156,6 +178,7 @@ impl<'a> PlanHost<'a> {
         logs: &Path,
         recorder: &mut Recorder,
         noise: &Noise,
+        costs: &mut Option<Costs>,
     ) -> Result<()> {
         let run = RunContext { logs, ..self.run };
         let qemu = &run.set.qemu.version;
@@ -173,28 +196,24 @@ impl<'a> PlanHost<'a> {
                 cancel: run.cancel,
                 scheduler: &HostScheduler,
                 again: &|| Ok(noise.again()),
+                calibrated: costs.is_some(),
                 cgroups: false,
             };
-            return execute::execute(plan, 0, here, &context, &mut |mut record| {
-                noise.look(&mut record);
-                recorder.write(record)
-            });
+            let sink = &mut |record| keep(record, noise, costs, recorder);
+            return execute::execute(plan, 0, here, &context, sink);
         }
         let (mut tried, dilation) = (0, self.dilation());
         loop {
             let lab_host = self.lab_host()?;
-            let from = recorder.phases_done();
+            let (from, calibrated) = (recorder.phases_done(), costs.is_some());
             if from == 0 {
-                let length = execute::length(plan, lab_host.guest_boot());
+                let length = execute::length(plan, calibrated, lab_host.guest_boot());
                 let minutes = dilation.outside(length).as_secs().div_ceil(60);
                 run.progress.notice(&format!("{}: about {minutes} min", plan.experiment));
             }
-            let mut sink = |mut record| {
-                noise.look(&mut record);
-                recorder.write(record)
-            };
-            let again = || noise.again();
-            let ran = lab_host.execute(plan, from, here.clone(), &run, &mut sink, &again);
+            let mut sink = |record| keep(record, noise, costs, recorder);
+            let (start, here, again) = ((from, calibrated), here.clone(), || noise.again());
+            let ran = lab_host.execute(plan, start, here, &run, &mut sink, &again);
             let Err(error) = ran else { return Ok(()) };
             if !error.is_crash() {
                 return Err(error);

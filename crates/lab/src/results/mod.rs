@@ -12,7 +12,7 @@ use crate::experiments::{self, Options, Request};
 use crate::host::{Bed, MOST_AGAIN, Mode};
 use crate::policy::Policy;
 use crate::report::{SUMMARY_FILE, Summary};
-use crate::run::{self, Around, Settings};
+use crate::run::{self, Around, Outcome, Settings};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -98,74 +98,102 @@ impl Matrix {
         }
     }
 
-    /// Measures the cells that are asked for and not finished. `done` is called after each.
+    /// Measures the cells that are asked for and not finished, those of a size on one lab host.
+    /// `done` is called after each.
     ///
     /// # Errors
-    /// Of the first cell that failed. Those after it are measured all the same if VMs died.
+    /// The first, after all that can be measured in spite of it.
     pub fn run(&self, around: Around, done: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         self.check()?;
-        let asked = |cell: &Cell| {
-            let named = |name: &String| name == cell.experiment;
-            (self.experiments.is_empty() || self.experiments.iter().any(named))
-                && (self.sizes.is_empty() || self.sizes.contains(&cell.cpus))
-        };
-        let open: Vec<Cell> = cells(&self.out)
-            .into_iter()
-            .filter(|cell| asked(cell) && cell.summary.is_none())
-            .collect();
         let mut first = Ok(());
-        for (number, cell) in open.iter().enumerate() {
-            let (name, cpus, all) = (cell.experiment, cell.cpus, open.len());
-            let text = format!("cell {} of {all}: {name} on {cpus} CPUs", number + 1);
-            around.progress.notice(&text);
-            match self.measure(cell, around) {
+        for (cpus, _) in SIZES {
+            let asked = |cell: &Cell| {
+                let named = |name: &String| name == cell.experiment;
+                cell.cpus == cpus
+                    && cell.summary.is_none()
+                    && (self.experiments.is_empty() || self.experiments.iter().any(named))
+                    && (self.sizes.is_empty() || self.sizes.contains(&cpus))
+            };
+            let open = cells(&self.out).into_iter().filter(asked);
+            let names: Vec<&str> = open.map(|cell| cell.experiment).collect();
+            if names.is_empty() {
+                continue;
+            }
+            match self.measure(&names, cpus, around, done) {
+                Err(error @ Error::Usage(_)) => first = first.and(Err(error)),
                 Err(error) if error.ends_one_experiment() => first = first.and(Err(error)),
-                // The machine is too small for this cell, perhaps not for the next.
-                Err(error @ Error::Usage(_)) if all > 1 => {
-                    around.progress.notice(&format!("{name} on {cpus} CPUs: {error}"));
-                    first = first.and(Err(error));
-                }
                 measured => measured?,
             }
-            done()?;
         }
         first
     }
 
-    fn measure(&self, cell: &Cell, around: Around) -> Result<()> {
-        let out = self.runs.join(format!("{}-cpus", cell.cpus)).join(cell.experiment);
-        // The directory's results are not complete.
-        match fs::remove_dir_all(&out) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::Io { path: out, source: error });
-            }
-            _ => {}
-        }
-        let repeat = if cell.cpus < SLOW_CPUS { REPEAT } else { 1 };
-        let request = Request {
-            experiment: cell.experiment.into(),
-            repeat: self.repeat.unwrap_or(repeat),
-            guest_kernels: vec![self.guest_kernel.clone()],
-            preempt: vec![None],
-            guest_args: vec![String::new()],
-            policies: POLICIES.map(str::parse).into_iter().collect::<Result<Vec<Policy>>>()?,
-            phase: self.phase,
-            warmup: self.warmup,
-            options: Options::default(),
-            command: self.command.clone(),
-        };
-        let cpus = Some(cell.cpus);
+    fn measure(
+        &self,
+        names: &[&str],
+        cpus: u32,
+        around: Around,
+        done: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
         let bed = Bed {
             mode: Mode::Nested,
-            cpus,
+            cpus: Some(cpus),
             dilate: None,
             base_slice: None,
             again: MOST_AGAIN,
             kernel: None,
         };
-        let summary = out.join(SUMMARY_FILE);
-        run::run(&[request], &Settings { bed, out }, around, &mut |_| {})?;
-        keep(&self.out, cell.experiment, cell.cpus, &summary)
+        let policies = POLICIES.map(str::parse).into_iter().collect::<Result<Vec<Policy>>>()?;
+        let repeat = if cpus < SLOW_CPUS { REPEAT } else { 1 };
+        let (machine, mut ended) = (run::machine(&bed)?, Ok(()));
+        let mut requests = vec![];
+        for name in names {
+            let request = Request {
+                experiment: name.to_string(),
+                repeat: self.repeat.unwrap_or(repeat),
+                guest_kernels: vec![self.guest_kernel.clone()],
+                preempt: vec![None],
+                guest_args: vec![String::new()],
+                policies: policies.clone(),
+                phase: self.phase,
+                warmup: self.warmup,
+                options: Options::default(),
+                command: self.command.clone(),
+            };
+            // The machine may be too small for one experiment and not for the next.
+            match request.plan(&machine) {
+                Ok(_) => requests.push(request),
+                Err(error) => {
+                    around.progress.notice(&format!("{name} on {cpus} CPUs: {error}"));
+                    ended = ended.and(Err(error));
+                }
+            }
+        }
+        if requests.is_empty() {
+            return ended;
+        }
+        let size = self.runs.join(format!("{cpus}-cpus"));
+        for request in &requests {
+            // The directory's results are not complete.
+            let dir = size.join(&request.experiment);
+            match fs::remove_dir_all(&dir) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::Io { path: dir, source: error });
+                }
+                _ => {}
+            }
+        }
+        let out = match &requests[..] {
+            [one] => size.join(&one.experiment),
+            _ => size,
+        };
+        let settings = Settings { bed, out };
+        let ran = run::run(&requests, &settings, around, &mut |Outcome { dir, summary }| {
+            let kept = keep(&self.out, &summary.experiment, cpus, &dir.join(SUMMARY_FILE));
+            let kept = kept.and_then(|()| done());
+            ended = std::mem::replace(&mut ended, Ok(())).and(kept);
+        });
+        ran.and(ended)
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The page of the matrix, as Markdown.
 
-use super::Cell;
+use super::{Cell, POLICIES};
 use crate::costs::Cost;
 use crate::plan::Scenario;
 use crate::report::stats::Distribution;
@@ -32,6 +32,88 @@ const ABOUT: [&str; 3] = [
      out of memory, its row says in how many of the repeats.",
 ];
 
+/// What guard's figure is divided by.
+enum Against {
+    /// The stock scheduler's.
+    Stock,
+    /// The lesser of the stock scheduler's, with its own slices and with short ones.
+    Better,
+    /// The stock scheduler's without competition.
+    Alone,
+}
+
+/// A limit for the ratio of guard's figure to another.
+struct Target {
+    heading: &'static str,
+    key: &'static str,
+    scenario: Scenario,
+    against: Against,
+    /// The limit is the least, not the most.
+    least: bool,
+    /// On 2 CPUs, and on more.
+    limits: [f64; 2],
+}
+
+const fn at_most(
+    heading: &'static str,
+    key: &'static str,
+    against: Against,
+    limits: [f64; 2],
+) -> Target {
+    Target { heading, key, scenario: Scenario::Overcommit, against, least: false, limits }
+}
+
+const fn throughput(heading: &'static str, scenario: Scenario, limit: f64) -> Target {
+    let (key, against) = ("throughput", Against::Stock);
+    Target { heading, key, scenario, against, least: true, limits: [limit, limit] }
+}
+
+const TARGETS: [Target; 6] = [
+    throughput("throughput alone / eevdf's", Scenario::Baseline, 0.97),
+    throughput("throughput / eevdf's", Scenario::Overcommit, 0.97),
+    at_most("GP mean / the better one's", "gp_mean", Against::Better, [1.0, 1.0]),
+    at_most("GP p90 / the better one's", "gp_p90", Against::Better, [1.0, 1.0]),
+    at_most("GP max / the better one's", "gp_max", Against::Better, [0.7, 0.7]),
+    at_most(
+        "critical-section preemptions / eevdf's",
+        "critical_preemptions",
+        Against::Stock,
+        [0.05, 0.1],
+    ),
+];
+
+/// Experiments whose VM has little CPU time, and their own targets.
+const SCARCE: [&str; 3] = ["lowweight", "crowd", "quota"];
+const OF_SCARCE: [Target; 3] = [
+    at_most("GP mean / alone", "gp_mean", Against::Alone, [2.0, 2.0]),
+    at_most("peak memory / alone", "memory_peak", Against::Alone, [1.5, 1.5]),
+    throughput("throughput / eevdf's", Scenario::Overcommit, 1.3),
+];
+
+impl Target {
+    /// The ratio in `summary`, and whether it misses the limit. `None`: a figure is missing.
+    fn figure(&self, cpus: u32, summary: &Summary) -> Option<String> {
+        let cell = |policy, scenario| {
+            let named = |other: &&VariantSummary| other.variant.policy.to_string() == policy;
+            summary.variants.iter().find(named)?.row(self.key)?.cell(scenario)
+        };
+        let [stock, slices, full] = POLICIES;
+        let against = match self.against {
+            Against::Stock => cell(stock, self.scenario),
+            Against::Alone => cell(stock, Scenario::Baseline),
+            Against::Better => [stock, slices]
+                .into_iter()
+                .filter_map(|policy| cell(policy, self.scenario))
+                .min_by(|one, other| one.value.total_cmp(&other.value)),
+        };
+        let (ratio, bound) = cell(full, self.scenario)?.over(against?)?;
+        let limit = self.limits[usize::from(cpus > 2)];
+        let missed = if self.least { ratio < limit } else { ratio > limit };
+        let verdict = if missed { " missed" } else { "" };
+        Some(format!("{}{}{verdict}", Bound::mark(bound), number(ratio)))
+    }
+}
+
 struct Table {
     title: String,
     header: Vec<String>,
@@ -56,6 +138,9 @@ fn tables(cells: &[Cell]) -> Vec<Table> {
             }
         })
         .collect();
+    let scarce = measured().filter(|(cell, _)| SCARCE.contains(&cell.experiment));
+    tables.push(targets("guard beside its targets", &TARGETS, measured()));
+    tables.push(targets("guard beside its targets: little CPU time", &OF_SCARCE, scarce));
     tables.push(beds(measured()));
     tables.push(open(cells));
     tables.retain(|table| !table.rows.is_empty());
@@ -102,6 +187,29 @@ fn figure(variant: &VariantSummary, key: &str, scenario: Scenario) -> String {
         let _ = write!(text, " ({}-{})", number(repeats.min()), number(repeats.max()));
     }
     text
+}
+
+/// guard's figures over others, beside the targets.
+fn targets<'a>(
+    title: &str,
+    targets: &[Target],
+    cells: impl Iterator<Item = (&'a Cell, &'a Summary)>,
+) -> Table {
+    let row = |(cell, summary): (&Cell, &Summary)| {
+        let ratio = |target: &Target| target.figure(cell.cpus, summary).unwrap_or("-".into());
+        let first = [cell.cpus.to_string(), cell.experiment.into()];
+        first.into_iter().chain(targets.iter().map(ratio)).collect()
+    };
+    let limits = |target: &Target| {
+        let sign = if target.least { ">=" } else { "<=" };
+        let [few, many] = target.limits;
+        let limit =
+            if few == many { format!("{few}") } else { format!("{few} (from 8 CPUs on {many})") };
+        format!("{}, {sign} {limit}", target.heading)
+    };
+    let first = ["CPUs", "experiment"].map(String::from);
+    let header = first.into_iter().chain(targets.iter().map(limits)).collect();
+    Table { title: title.into(), header, rows: cells.map(row).collect() }
 }
 
 /// Each run's bed, and what it cost.
