@@ -84,7 +84,7 @@ fn shorten(vm: &vmm::Vm, default: Duration) -> VmStatistics {
     let (mut short, mut trouble) = (0, None);
     let vcpus = vm.vcpus_now();
     for tid in vcpus.iter().map(|vcpu| vcpu.tid) {
-        match shorten_one(tid, default, SHORT) {
+        match slice::shorten(tid, default, SHORT) {
             Ok(()) => short += 1,
             // The vCPU, or all of the VM, is gone.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -98,14 +98,6 @@ fn shorten(vm: &vmm::Vm, default: Duration) -> VmStatistics {
         vcpus: vcpus.len() as u32,
         did: Did { short, ..Did::default() },
         ..VmStatistics::default()
-    }
-}
-
-fn shorten_one(tid: u32, default: Duration, short: Duration) -> io::Result<()> {
-    match slice::get(tid)? {
-        now if now == short => Ok(()),
-        now if now == default => slice::set(tid, Some(short)),
-        other => Err(io::Error::other(format!("thread {tid} has a slice of its own, {other:?}"))),
     }
 }
 
@@ -136,34 +128,5 @@ impl Guard for Eevdf {
     fn ended(&mut self) -> Option<String> {
         let gone = self.supervisor.is_gone();
         gone.then(|| "its supervisor ended, which gives slices back".into())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slice_that_somebody_chose_stays() {
-        if slice::supported().is_err() {
-            return;
-        }
-        // Not SHORT: a guard that ends meanwhile would restore this thread's slice as well.
-        let mark = SHORT + Duration::from_nanos(1);
-        let tried = std::thread::spawn(move || {
-            let (tid, default) = (rustix::thread::gettid(), slice::default().unwrap());
-            let tid = tid.as_raw_nonzero().get() as u32;
-            slice::set(tid, Some(2 * slice::MIN)).unwrap();
-            assert!(
-                shorten_one(tid, default, mark).unwrap_err().to_string().contains("of its own")
-            );
-            assert_eq!(slice::get(tid).unwrap(), 2 * slice::MIN);
-            slice::set(tid, None).unwrap();
-            (0..2).for_each(|_| shorten_one(tid, default, mark).unwrap());
-            assert_eq!(slice::get(tid).unwrap(), mark);
-            assert_eq!(slice::restore_all(mark).unwrap(), 1);
-            assert_eq!(slice::get(tid).unwrap(), default);
-        });
-        tried.join().unwrap();
     }
 }

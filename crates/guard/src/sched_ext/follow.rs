@@ -5,6 +5,7 @@ use super::program::{Program, types};
 use super::weight::{self, Weighed};
 use crate::error::Error;
 use crate::options::Policy;
+use crate::undo::slice::{self, SHORT};
 use libc::{SCHED_OTHER, SCHED_RESET_ON_FORK};
 use reprieve_guest::layout::{BpfLayout, Spin};
 use reprieve_guest::vmm::process;
@@ -165,7 +166,10 @@ impl Follower {
             return Some(format!("{trouble}; the kernel schedules them"));
         }
         let limit = self.known.get(&machine.key)?.limit.as_ref()?;
-        Some(format!("the kernel schedules it, for the CPU limit in {}", limit.display()))
+        Some(format!(
+            "the kernel schedules it in short slices, for the CPU limit in {}",
+            limit.display()
+        ))
     }
 
     /// Tells of a VM; weights and limits are read anew if `cgroups`.
@@ -217,13 +221,23 @@ impl Follower {
             layout.inspect(|layout| known.describe(program, layout));
             program.changed();
         }
-        // sched_ext keeps no limit. Somebody may have changed the policy of a thread and back.
+        // Somebody may have changed the policy of a thread and back.
         if cgroups || !same {
-            let kernels = known.limit.is_some();
-            let (from, to) =
-                if kernels { (SCHED_EXT, SCHED_OTHER) } else { (SCHED_OTHER, SCHED_EXT) };
+            let default = known.limit.as_ref().map(|_| slice::default());
             for vcpu in known.vcpus.iter().filter(|vcpu| process::has_thread(pid, vcpu.tid)) {
-                switch(vcpu.tid, from, to);
+                let Some(default) = &default else {
+                    // The slice of a limit that is gone: a thread of sched_ext would keep it.
+                    if slice::get(vcpu.tid).is_ok_and(|slice| slice == SHORT) {
+                        let _ = slice::set(vcpu.tid, None);
+                    }
+                    switch(vcpu.tid, SCHED_OTHER, SCHED_EXT);
+                    continue;
+                };
+                // sched_ext keeps no limit. A short slice is the next best.
+                switch(vcpu.tid, SCHED_EXT, SCHED_OTHER);
+                if let Ok(default) = default {
+                    let _ = slice::shorten(vcpu.tid, *default, SHORT);
+                }
             }
         }
         self.known.insert(machine.key, known);

@@ -63,6 +63,18 @@ pub fn set(tid: u32, slice: Option<Duration>) -> io::Result<()> {
     error.map_or(Ok(()), Err)
 }
 
+/// Gives thread `tid` the slice `short` if it has the `default`.
+///
+/// # Errors
+/// If somebody has chosen another slice for it, and as [`set`].
+pub fn shorten(tid: u32, default: Duration, short: Duration) -> io::Result<()> {
+    match get(tid)? {
+        now if now == short => Ok(()),
+        now if now == default => set(tid, Some(short)),
+        other => Err(io::Error::other(format!("thread {tid} has a slice of its own, {other:?}"))),
+    }
+}
+
 /// Gives all threads with this slice the default again, and counts them.
 ///
 /// # Errors
@@ -163,6 +175,28 @@ mod tests {
             assert_eq!(get(0).unwrap(), default);
         });
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_slice_that_somebody_chose_stays() {
+        if supported().is_err() {
+            return;
+        }
+        // Not SHORT: a guard that ends meanwhile would restore this thread's slice as well.
+        let mark = SHORT + Duration::from_nanos(1);
+        let tried = std::thread::spawn(move || {
+            let (tid, default) = (rustix::thread::gettid(), super::default().unwrap());
+            let tid = tid.as_raw_nonzero().get() as u32;
+            set(tid, Some(2 * MIN)).unwrap();
+            assert!(shorten(tid, default, mark).unwrap_err().to_string().contains("of its own"));
+            assert_eq!(get(tid).unwrap(), 2 * MIN);
+            set(tid, None).unwrap();
+            (0..2).for_each(|_| shorten(tid, default, mark).unwrap());
+            assert_eq!(get(tid).unwrap(), mark);
+            assert_eq!(restore_all(mark).unwrap(), 1);
+            assert_eq!(get(tid).unwrap(), default);
+        });
+        tried.join().unwrap();
     }
 
     #[test]

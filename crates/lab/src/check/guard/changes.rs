@@ -9,6 +9,7 @@ use crate::plan::CpuControl;
 use crate::vm::Vm;
 use crate::vm::cgroup::Cgroups;
 use anyhow::{Context as _, Result, bail};
+use reprieve_guard::undo::slice::{self, SHORT};
 use reprieve_guard::{Policy, Statistics, control};
 use reprieve_init::protocol::{Command, Workload};
 
@@ -76,14 +77,15 @@ fn moved(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
     says("the weight of the new cgroup", 300, false)?;
     cgroup.write("cpu.max", "50000 100000")?;
     says("guard to name the limit", 300, true)?;
-    match policy_of(vms[0].threads().vcpus()[0]) {
-        libc::SCHED_OTHER => (),
-        policy => bail!("a vCPU with a CPU limit has policy {policy}"),
+    let vcpu = vms[0].threads().vcpus()[0];
+    match (policy_of(vcpu), slice::get(vcpu)?) {
+        (libc::SCHED_OTHER, SHORT) => (),
+        (policy, slice) => bail!("a vCPU with a CPU limit has policy {policy}, slice {slice:?}"),
     }
     // Back to the root.
     drop(cgroup);
     says("guard to take the VM again", 100, false)?;
-    Ok("a VM moved to another cgroup and back: its weight followed; with a CPU limit, it was left to the kernel".into())
+    Ok("a VM moved to another cgroup and back: its weight followed; with a CPU limit, it was left to the kernel, in short slices".into())
 }
 
 /// guard schedules a vCPU that is added to a VM that runs.
