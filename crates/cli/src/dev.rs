@@ -19,7 +19,7 @@ enum Command {
     /// Check that `reprieve watch` sees what guests really do, and that `reprieve guard` does what
     /// it promises
     Check(Box<check::CheckArgs>),
-    /// Play a VM with many vCPUs, for `check guard-many`
+    /// Play a VM with many vCPUs, for `check guard-share`
     Play(player::PlayArgs),
     /// `guard` with such VMs
     GuardPlayers(player::GuardArgs),

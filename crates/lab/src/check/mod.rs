@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Checks whose processes play VMs, or that need none.
-const WITHOUT_VMS: [Check; 3] = [Check::Program, Check::GuardMany, Check::GuardShare];
+const WITHOUT_VMS: [Check; 2] = [Check::Program, Check::GuardShare];
 
 /// Time limit of all checks in a lab host, besides that of `soak`.
 const INSIDE_LIMIT: Duration = Duration::from_secs(1800);
@@ -95,13 +95,9 @@ enum Check {
     /// `guard` schedules VMs under each policy, and the stock scheduler is back afterwards; or it
     /// says why it cannot
     Guard,
-    /// VMs under `guard` have what is reserved for them beside ordinary threads
+    /// VMs under `guard` have what is reserved for them beside ordinary threads, and by weight
+    /// among each other, also a thousand runnable vCPUs, some of whose guests lie
     GuardShare,
-    /// Threads that wake up under `guard`: a VM's management command takes at most 8 times as long
-    /// as under the stock scheduler, and no thread is starved
-    GuardLatency,
-    /// `guard` is fair to a thousand runnable vCPUs, some of whose guests lie
-    GuardMany,
     /// Nothing is stuck or left behind while VMs start, reset and die under load, and `guard` is
     /// ended, killed and started again
     Soak,
@@ -289,8 +285,6 @@ fn run(
             Check::Program => guard::check_program(setup),
             Check::Guard => guard::check(setup),
             Check::GuardShare => guard::share::check(setup),
-            Check::GuardLatency => guard::latency::check(setup),
-            Check::GuardMany => guard::many::check(setup),
             Check::Soak => soak::check(setup, args.length, args.seed),
         };
         found(finding.with_context(|| format!("check {}", name(check)))?)?;

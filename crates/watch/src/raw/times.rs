@@ -46,22 +46,6 @@ impl Times {
         self.steps.iter().map(|step| step.runs).sum()
     }
 
-    /// The runs since `earlier`.
-    pub fn since(&self, earlier: &Times) -> Times {
-        let before = |step: &Step| {
-            let same = earlier.steps.iter().find(|old| old.from_ns == step.from_ns);
-            same.map_or(0, |old| old.runs)
-        };
-        let steps = self.steps.iter();
-        let steps =
-            steps.map(|step| Step { runs: step.runs.saturating_sub(before(step)), ..*step });
-        let steps = steps.filter(|step| step.runs > 0).collect();
-        let mut times = Times { steps, ..Times::default() };
-        times.median_ns = times.quantile(50);
-        times.p99_ns = times.quantile(99);
-        times
-    }
-
     /// The middle of the step that holds the run that `percent` of all do not exceed.
     fn quantile(&self, percent: u64) -> Option<u64> {
         let rank = (u128::from(self.runs()) * u128::from(percent)).div_ceil(100).max(1);
@@ -131,12 +115,5 @@ mod tests {
         let rare = times(&[(400, 98), (50_000, 2)]);
         near(rare.median_ns, 400);
         near(rare.p99_ns, 50_000);
-    }
-
-    #[test]
-    fn an_interval_has_its_own_quantiles() {
-        let (before, after) = (times(&[(400, 1000)]), times(&[(400, 1000), (9_000, 10)]));
-        assert_eq!(after.since(&before), times(&[(9_000, 10)]));
-        assert_eq!(after.since(&after), Times::default());
     }
 }

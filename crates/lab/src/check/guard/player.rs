@@ -18,6 +18,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 /// Bytes of a thread's stack: there are many.
 const STACK: usize = 64 << 10;
@@ -72,18 +73,21 @@ pub fn guard(args: &GuardArgs) -> Result<()> {
     let mut guard = reprieve_guard::start(&options)?;
     let control = Control::listen()?;
     let each = |_: &_| Ok::<(), Error>(());
-    let (interval, flag) = (options.interval, cancel.flag());
+    let (interval, flag) = (Duration::from_secs(1), cancel.flag());
     Ok(reprieve_guard::run(&mut *guard, interval, None, &flag, Some(&control), each)?)
 }
 
+/// What a player is to be: its name, whether it lies, and its weight.
+pub type Player = (&'static str, bool, u32);
+
 /// A process, killed when this is dropped.
-struct Player {
+struct Playing {
     child: Child,
     told: StandIn,
     cgroup: Cgroup,
 }
 
-impl Drop for Player {
+impl Drop for Playing {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -91,12 +95,11 @@ impl Drop for Player {
 }
 
 /// VMs that processes play.
-pub struct Vms(Vec<Player>);
+pub struct Vms(Vec<Playing>);
 
 impl Vms {
-    /// Starts players with `vcpus` threads each, which wait: their names, whether they lie, and
-    /// their weights.
-    pub fn start(vcpus: usize, all: &[(&str, bool, u32)]) -> Result<Vms> {
+    /// Starts players with `vcpus` threads each, which wait.
+    pub fn start(vcpus: usize, all: &[Player]) -> Result<Vms> {
         let hierarchy = Cgroups::open(false)?;
         let mut vms = Vms(Vec::new());
         for &(name, lies, weight) in all {
@@ -110,7 +113,7 @@ impl Vms {
             let output = child.stdout.take().context("no output of a player")?;
             BufReader::new(output).read_line(&mut line)?;
             let told = serde_json::from_str(&line).with_context(|| format!("{name}: {line:?}"))?;
-            vms.0.push(Player { child, told, cgroup });
+            vms.0.push(Playing { child, told, cgroup });
         }
         Ok(vms)
     }
@@ -124,7 +127,7 @@ impl Vms {
 
     /// Lets all threads run.
     pub fn go(&mut self) -> Result<()> {
-        for Player { child, told, .. } in &mut self.0 {
+        for Playing { child, told, .. } in &mut self.0 {
             let input = child.stdin.as_mut().context("no input of a player")?;
             input.write_all(b"go\n").with_context(|| format!("starting {}", told.name))?;
         }
