@@ -206,9 +206,7 @@ fn set(vm: Option<&str>, policy: Policy) -> Result<()> {
 fn restore(json: bool) -> Result<()> {
     let restored = undo::restore()?;
     if json {
-        print_json(&json!({
-            "threads": restored.threads, "cpus": restored.cpus, "active": restored.active, "failed": restored.failed,
-        }))?;
+        print_json(&restored)?;
     } else {
         if let Some(pid) = restored.active {
             print(&format!("guard (process {pid}) or its supervisor is at work: left alone\n"))?;

@@ -60,7 +60,6 @@ impl Control {
             forget_dead(&path);
             let listener = UnixListener::bind(&path)?;
             fs::set_permissions(&path, Permissions::from_mode(0o600))?;
-            listener.set_nonblocking(true)?;
             Ok(listener)
         };
         let what = || format!("listening at {}", path.display());
@@ -90,7 +89,6 @@ impl Drop for Control {
 }
 
 fn answer(mut stream: UnixStream, guard: &mut dyn Guard) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = String::new();
@@ -148,9 +146,7 @@ fn ask<T: DeserializeOwned>(directory: &Path, request: &Request) -> Result<T, Er
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Backend;
     use crate::statistics::VmStatistics;
-    use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Has one VM, and remembers what was set.
     struct One(Policy);
@@ -158,47 +154,29 @@ mod tests {
     impl Guard for One {
         fn statistics(&mut self) -> Result<Statistics, Error> {
             let vm = VmStatistics { name: "db".into(), policy: self.0, ..VmStatistics::default() };
-            Ok(Statistics { vms: vec![vm], ..Statistics::new(Backend::SchedExt, Policy::Full) })
+            Ok(Statistics { vms: vec![vm], ..Statistics::default() })
         }
 
         fn set(&mut self, vm: Option<&str>, policy: Policy) -> Result<Vec<String>, Error> {
             if vm.is_some_and(|vm| vm != "db") {
-                return Err(Error::NoVm {
-                    asked: vm.unwrap_or_default().into(),
-                    there: "db".into(),
-                });
+                return Err(Error::NoVm { asked: "web".into(), there: "db".into() });
             }
             self.0 = policy;
             Ok(vec!["db".into()])
         }
-
-        fn ended(&mut self) -> Option<String> {
-            None
-        }
     }
 
-    /// Runs `what` beside a guard that is asked in that directory.
-    fn beside(what: impl FnOnce(&Path)) {
+    /// A directory where a guard is asked, for ever.
+    fn running() -> tempfile::TempDir {
         let directory = tempfile::tempdir().unwrap();
         let control = Control::listen_in(directory.path()).unwrap();
-        let end = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut guard = One(Policy::Full);
-                while !end.load(Ordering::Relaxed) {
-                    control.serve(&mut guard, Duration::from_millis(10));
-                }
-            });
-            let what = std::panic::AssertUnwindSafe(|| what(directory.path()));
-            let result = std::panic::catch_unwind(what);
-            end.store(true, Ordering::Relaxed);
-            if let Err(panic) = result {
-                std::panic::resume_unwind(panic);
+        std::thread::spawn(move || {
+            let mut guard = One(Policy::Full);
+            loop {
+                control.serve(&mut guard, PATIENCE);
             }
         });
-        drop(control);
-        assert!(matches!(seen(directory.path()), Err(Error::NotRunning)));
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+        directory
     }
 
     fn seen(directory: &Path) -> Result<Statistics, Error> {
@@ -207,23 +185,21 @@ mod tests {
 
     #[test]
     fn a_policy_is_set_and_seen() {
-        beside(|directory| {
-            let set = Request::Set { vm: Some("db".into()), policy: Policy::Plain };
-            assert_eq!(ask::<Vec<String>>(directory, &set).unwrap(), ["db"]);
-            assert_eq!(seen(directory).unwrap().vms[0].policy, Policy::Plain);
-        });
+        let directory = running();
+        let set = Request::Set { vm: Some("db".into()), policy: Policy::Plain };
+        assert_eq!(ask::<Vec<String>>(directory.path(), &set).unwrap(), ["db"]);
+        assert_eq!(seen(directory.path()).unwrap().vms[0].policy, Policy::Plain);
     }
 
     #[test]
     fn what_is_wrong_is_said() {
-        beside(|directory| {
-            let set = Request::Set { vm: Some("web".into()), policy: Policy::Full };
-            let answer = ask::<Vec<String>>(directory, &set).unwrap_err().to_string();
-            assert!(answer.contains("web") && answer.contains("db"), "{answer}");
-            assert!(Control::listen_in(directory).is_err());
-            let mode = fs::metadata(directory.join(SOCKET)).unwrap().permissions().mode();
-            assert_eq!(mode & 0o777, 0o600, "others than root cannot connect");
-        });
+        let directory = running();
+        let set = Request::Set { vm: Some("web".into()), policy: Policy::Full };
+        let answer = ask::<Vec<String>>(directory.path(), &set).unwrap_err().to_string();
+        assert!(answer.contains("web") && answer.contains("db"), "{answer}");
+        assert!(Control::listen_in(directory.path()).is_err());
+        let mode = fs::metadata(directory.path().join(SOCKET)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "others than root cannot connect");
     }
 
     #[test]
@@ -240,17 +216,16 @@ mod tests {
 
     #[test]
     fn nonsense_and_silence_are_no_trouble() {
-        beside(|directory| {
-            let socket = directory.join(SOCKET);
-            for nonsense in ["\n", "{}\n", "\u{0}\n", "{\"set\":{}}\n"] {
-                let mut stream = UnixStream::connect(&socket).unwrap();
-                stream.write_all(nonsense.as_bytes()).unwrap();
-                let mut answer = String::new();
-                stream.read_to_string(&mut answer).unwrap();
-                assert!(answer.contains("no request"), "{answer}");
-            }
-            drop(UnixStream::connect(&socket).unwrap());
-            assert!(seen(directory).is_ok());
-        });
+        let directory = running();
+        let connect = || UnixStream::connect(directory.path().join(SOCKET)).unwrap();
+        for nonsense in ["\n", "{}\n", "\u{0}\n", "{\"set\":{}}\n"] {
+            let mut stream = connect();
+            stream.write_all(nonsense.as_bytes()).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.contains("no request"), "{answer}");
+        }
+        drop(connect());
+        assert!(seen(directory.path()).is_ok());
     }
 }

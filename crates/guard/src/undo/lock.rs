@@ -24,6 +24,8 @@ pub const SOCKET: &str = "control";
 pub struct Lock {
     path: PathBuf,
     file: File,
+    /// The reservations before guard, if any are known.
+    pub before: Servers,
 }
 
 /// Makes guard's directory, which others may read, whatever the umask is.
@@ -36,7 +38,7 @@ pub fn make_directory(directory: &Path) -> io::Result<()> {
 }
 
 /// The result of undoing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Restored {
     /// Threads that had their slices back.
     pub threads: usize,
@@ -78,7 +80,7 @@ impl Lock {
             }
             // Whoever had it before has removed it.
             if file.metadata()?.nlink() > 0 {
-                return Ok(Ok(Lock { path, file }));
+                return Ok(Ok(Lock { path, file, before: Servers::new() }));
             }
         }
     }
@@ -89,20 +91,20 @@ impl Lock {
         writeln!(self.file, "{} {supervisor}", std::process::id())
     }
 
-    /// Undoes what guard did; `before` is what was reserved before.
-    pub fn undo(&self, before: &Servers) -> Restored {
+    /// Undoes what guard did.
+    pub fn undo(&self) -> Restored {
         let mut restored = Restored::default();
         match slice::restore_all(SHORT) {
             Ok(threads) => restored.threads = threads,
             Err(error) => restored.failed.push(format!("slices: {error}")),
         }
-        server::restore(before, &mut restored);
+        server::restore(Path::new(server::SERVERS), &self.before, &mut restored);
         restored
     }
 
     /// The same, and removes the socket of a dead guard. The file is removed if all is undone.
-    pub fn end(&self, before: &Servers) -> Restored {
-        let mut restored = self.undo(before);
+    pub fn end(&self) -> Restored {
+        let mut restored = self.undo();
         forget_dead(&self.path.with_file_name(SOCKET));
         if restored.failed.is_empty() {
             if let Err(error) = fs::remove_file(&self.path) {

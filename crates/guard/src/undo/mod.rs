@@ -14,7 +14,6 @@ pub mod supervisor;
 use crate::error::Error;
 use lock::{Lock, Restored};
 use reprieve_watch::sees_host_processes;
-use server::Servers;
 use std::io;
 use std::path::Path;
 use supervisor::Supervisor;
@@ -35,7 +34,7 @@ pub fn begin() -> Result<Supervisor, Error> {
     let lock = take()?.map_err(|pid| Error::Unsupported {
         why: format!("guard runs already, as process {pid}: stop that one"),
     })?;
-    if let Some(what) = lock.undo(&Servers::new()).failed.pop() {
+    if let Some(what) = lock.undo().failed.pop() {
         return Err(failed("restoring what a dead guard left")(io::Error::other(what)));
     }
     let starting = "starting the supervisor (run it as root), whose lock is";
@@ -48,7 +47,7 @@ pub fn begin() -> Result<Supervisor, Error> {
 /// In another PID namespace than the host's, or if the lock cannot be taken.
 pub fn restore() -> Result<Restored, Error> {
     Ok(match take()? {
-        Ok(lock) => lock.end(&Servers::new()),
+        Ok(lock) => lock.end(),
         Err(pid) => Restored { active: Some(pid), ..Restored::default() },
     })
 }

@@ -13,7 +13,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub const SCHED_EXT: &str = "/sys/kernel/sched_ext";
-const SERVERS: &str = "/sys/kernel/debug/sched/ext_server";
+/// On kernels that have the servers, if debugfs is mounted.
+pub const SERVERS: &str = "/sys/kernel/debug/sched/ext_server";
 
 /// How the kernel may be told that none is reserved without a warning in its log.
 const LEAST_NS: u64 = 100_000;
@@ -49,17 +50,8 @@ fn loaded_in(sched_ext: &Path) -> Option<String> {
     }
 }
 
-/// Whether this kernel has the servers, and debugfs shows them.
-pub fn supported() -> bool {
-    Path::new(SERVERS).is_dir()
-}
-
 /// The reservations now.
-pub fn all() -> io::Result<Servers> {
-    all_in(Path::new(SERVERS))
-}
-
-fn all_in(servers: &Path) -> io::Result<Servers> {
+pub fn all(servers: &Path) -> io::Result<Servers> {
     let cpu = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("cpu")?.parse().ok();
     let cpus = fs::read_dir(servers)?.flatten().filter_map(cpu);
     cpus.map(|cpu| Ok((cpu, Times::of(servers, cpu)?))).collect()
@@ -79,8 +71,9 @@ fn is_off(cpu: u32) -> bool {
 pub fn reserve(percent: u8) -> io::Result<()> {
     let runtime_ns = (PERIOD_NS / 100 * u64::from(percent)).max(LEAST_NS);
     let set = Times { runtime_ns, period_ns: PERIOD_NS };
-    for (cpu, now) in all()? {
-        let done = if now == set { Ok(()) } else { set.put(Path::new(SERVERS), cpu) };
+    let servers = Path::new(SERVERS);
+    for (cpu, now) in all(servers)? {
+        let done = if now == set { Ok(()) } else { set.put(servers, cpu) };
         match done {
             Err(error) if !is_off(cpu) => return Err(error),
             _ => {}
@@ -90,12 +83,8 @@ pub fn reserve(percent: u8) -> io::Result<()> {
 }
 
 /// Gives back what guard reserved. A CPU of which `before` does not tell gets the kernel's default.
-pub fn restore(before: &Servers, restored: &mut Restored) {
-    restore_in(Path::new(SERVERS), before, restored);
-}
-
-fn restore_in(servers: &Path, before: &Servers, restored: &mut Restored) {
-    let all = match all_in(servers) {
+pub fn restore(servers: &Path, before: &Servers, restored: &mut Restored) {
+    let all = match all(servers) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return restored.failed.push(format!("what is reserved: {error}"));
         }
@@ -162,9 +151,9 @@ mod tests {
         other.put(dir.path(), 3).unwrap();
         let before = Servers::from([(0, other), (1, guards), (3, guards)]);
         let mut restored = Restored::default();
-        restore_in(dir.path(), &before, &mut restored);
+        restore(dir.path(), &before, &mut restored);
         assert_eq!((restored.cpus, restored.failed.len()), (3, 0));
-        let after = all_in(dir.path()).unwrap();
+        let after = all(dir.path()).unwrap();
         assert_eq!(after, Servers::from([(0, other), (1, DEFAULT), (2, DEFAULT), (3, other)]));
     }
 

@@ -8,19 +8,18 @@
 //! group. Where both are killed at the same moment, the next guard or `guard restore` undoes it.
 
 use super::lock::Lock;
-use super::server::{self, Servers};
+use super::server;
 use rustix::io::{read, retry_on_intr};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions, WaitStatus, setsid, waitpid};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 pub struct Supervisor {
     /// `None` after the end.
     pipe: Option<OwnedFd>,
     lock: Lock,
-    /// The reservations before guard.
-    before: Servers,
     pid: Pid,
     /// How it ended.
     status: Option<WaitStatus>,
@@ -36,7 +35,7 @@ impl Supervisor {
             )));
         }
         // None on a kernel without.
-        let before = server::all().unwrap_or_default();
+        lock.before = server::all(Path::new(server::SERVERS)).unwrap_or_default();
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
         // Blocked from its first instruction on.
         let signals = block_signals();
@@ -44,14 +43,14 @@ impl Supervisor {
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             drop(write);
-            supervise(&read, &lock, &before);
+            supervise(&read, &lock);
         }
         let error = io::Error::last_os_error();
         // SAFETY: `signals` was the mask before.
         unsafe { libc::sigprocmask(libc::SIG_SETMASK, &signals, std::ptr::null_mut()) };
         let pid = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(error)?;
         lock.name(pid)?;
-        Ok(Supervisor { pipe: Some(write), lock, before, pid, status: None })
+        Ok(Supervisor { pipe: Some(write), lock, pid, status: None })
     }
 
     /// Whether it has ended before guard: then nobody gives slices back if guard is killed.
@@ -75,7 +74,7 @@ impl Drop for Supervisor {
         self.pipe = None;
         self.wait(WaitOptions::empty());
         if !self.status.is_some_and(WaitStatus::exited) {
-            undo(&self.lock, &self.before);
+            undo(&self.lock);
         }
     }
 }
@@ -94,19 +93,19 @@ fn block_signals() -> libc::sigset_t {
 
 /// The supervisor itself. What else of guard's it has open, it has until its end, which follows
 /// guard's.
-fn supervise(pipe: &OwnedFd, lock: &Lock, before: &Servers) -> ! {
+fn supervise(pipe: &OwnedFd, lock: &Lock) -> ! {
     let _ = setsid();
     let _ = rustix::thread::set_name(c"reprieve-undo");
     // Nobody writes to it: this ends when guard does.
     let _ = retry_on_intr(|| read(pipe, &mut [0; 1]));
-    let status = i32::from(!undo(lock, before));
+    let status = i32::from(!undo(lock));
     // SAFETY: no preconditions. Nothing of guard's is to run at this exit.
     unsafe { libc::_exit(status) }
 }
 
 /// Restores what guard changed; says what is left to do, if anything.
-fn undo(lock: &Lock, before: &Servers) -> bool {
-    let failed = lock.end(before).failed;
+fn undo(lock: &Lock) -> bool {
+    let failed = lock.end().failed;
     if !failed.is_empty() {
         let _ = writeln!(
             io::stderr(),

@@ -62,12 +62,8 @@ pub enum Habit {
     /// The vCPU always has something to compute.
     #[default]
     Computes,
-    /// The vCPU computes for a while and sleeps for a while.
-    Naps,
-    /// As `Naps`, in small pieces: it waits for locks.
-    Blocks,
-    /// The vCPU computes for a moment and sleeps for longer.
-    Rests,
+    /// The vCPU computes and sleeps, for so long at most.
+    Sleeps(u64, u64),
     /// The vCPU computes for less than a slice, wakes the next one of its VM that sleeps, and
     /// sleeps until another wakes it.
     Relays,
@@ -141,9 +137,7 @@ impl Habit {
             Habit::Locks { .. } => (below(if holds { 400 * US } else { 100 * US }), 0),
             Habit::Churns => (below(if holds { 20 * US } else { 10 * US }), 0),
             Habit::Calls => (below(MS), 0),
-            Habit::Naps => (below(8 * MS), below(6 * MS)),
-            Habit::Blocks => (below(MS), below(MS / 4)),
-            Habit::Rests => (below(MS), below(16 * MS)),
+            Habit::Sleeps(computes, sleeps) => (below(computes), below(sleeps)),
             Habit::Relays => (29 * MS / 10, u64::MAX / 4),
         }
     }

@@ -17,6 +17,16 @@ const HOLD: u64 = 20 * MS;
 /// How often a CPU looks at an extension or a rescue.
 const LOOK: u64 = 100 * US;
 
+/// What VMs of weight 1 and 100 are due beside each other.
+const LIGHT: f64 = 1.0 / 101.0;
+const HEAVY: f64 = 100.0 / 101.0;
+
+/// vCPUs that compute for a while and sleep for a while, that do so in small pieces, since they
+/// wait for locks, and that compute for a moment and sleep for longer.
+const NAPS: Habit = Sleeps(8 * MS, 6 * MS);
+const BLOCKS: Habit = Sleeps(MS, MS / 4);
+const RESTS: Habit = Sleeps(MS, 16 * MS);
+
 /// A VM: weight, policy, what its vCPUs do and how many there are. It is due so much of the time
 /// that VMs have, give or take that part of it.
 type Due = (u32, u32, Habit, usize, f64, f64);
@@ -95,22 +105,37 @@ fn light_and_heavy_vms_have_their_shares() {
     for (policy, vcpus, off) in
         [(PLAIN, 4, 0.03), (PLAIN, 8, 0.03), (FULL, 1, 0.03), (FULL, 2, 0.5)]
     {
-        let light = (1, policy, Computes, vcpus, 1.0 / 101.0, off);
-        let heavy = (100, policy, Computes, 2, 100.0 / 101.0, 0.01);
+        let light = (1, policy, Computes, vcpus, LIGHT, off);
+        let heavy = (100, policy, Computes, 2, HEAVY, 0.01);
         shares(2, 1, 40 * S, &[light, heavy]);
     }
 }
 
-/// What a VM is ahead by is never forgiven, also if an extension follows a rescue.
+/// Nothing that a VM does gains it more than its share, or costs it a part of that.
 #[test]
-fn a_light_vm_that_lies_gets_no_more_than_its_share() {
-    let liar = (1, FULL, Lies, 1, 1.0 / 101.0, 0.2);
-    shares(1, 1, 60 * S, &[liar, (100, PLAIN, Computes, 1, 100.0 / 101.0, 0.01)]);
+fn habits_change_no_share() {
+    let half = |habit, vcpus, off| (100, FULL, habit, vcpus, 0.5, off);
+    let plain = |habit, vcpus, part| (100, PLAIN, habit, vcpus, part, 0.03);
+    for (cpus, seeds, seconds, vms) in [
+        // Words of the guest that mean nothing, and vCPUs that sleep at the right moment.
+        (2, 6, 5, vec![half(Wild, 20, 0.02), half(Computes, 3, 0.02)]),
+        (2, 2, 10, vec![half(NAPS, 4, 0.01), half(Computes, 4, 0.01)]),
+        // A single vCPU of a VM runs at a time, or few of many do: they have no share each.
+        (1, 1, 10, vec![plain(Relays, 2, 0.5), plain(Computes, 1, 0.5)]),
+        (1, 1, 10, vec![plain(Relays, 8, 0.5), plain(Computes, 1, 0.5)]),
+        (1, 1, 10, vec![plain(RESTS, 16, 0.5), plain(Computes, 1, 0.5)]),
+        // The VM could use more than twice as much. Waking up last in the queue, it would get half.
+        (2, 1, 10, [BLOCKS, Computes, Computes, Computes].map(|h| plain(h, 2, 0.25)).to_vec()),
+        // What a VM is ahead by is never forgiven, also if an extension follows a rescue.
+        (1, 1, 60, vec![(1, FULL, Lies, 1, LIGHT, 0.2), (100, PLAIN, Computes, 1, HEAVY, 0.01)]),
+    ] {
+        (1..=seeds).for_each(|seed| _ = shares(cpus, seed, seconds * S, &vms));
+    }
 }
 
 #[test]
 fn vms_have_their_share_where_they_cannot_leave() {
-    for habit in [Relays, Blocks, Computes] {
+    for habit in [Relays, BLOCKS, Computes] {
         let host = Host::new(2, 1);
         let vms = [(habit, 4, 0, 0.25), (Computes, 1, 0, 0.25), (Computes, 1, 1, 0.5)];
         for (vm, (habit, vcpus, cpu, _)) in vms.into_iter().enumerate() {
@@ -175,7 +200,7 @@ fn a_vcpu_that_is_plugged_in_changes_no_share() {
 fn nobody_waits_for_ever() {
     for (seed, cpus) in [(0, 2), (1, 4)] {
         let host = Host::new(cpus, seed);
-        let habits = [(100, Lies), (100, Naps), (1000, Lies), (1, Computes), (10_000, Blocks)];
+        let habits = [(100, Lies), (100, NAPS), (1000, Lies), (1, Computes), (10_000, BLOCKS)];
         let vms = habits.map(|(weight, habit)| host.vcpus(weight, FULL, habit, 8));
         kernel::ordinary(0, 20 * MS, 5 * MS);
         host.run(15 * S);
@@ -197,12 +222,6 @@ fn a_vm_that_always_claims_gets_no_more_than_its_share() {
     }
 }
 
-#[test]
-fn words_that_mean_nothing_gain_nothing() {
-    let (wild, other) = ((100, FULL, Wild, 20, 0.5, 0.02), (100, FULL, Computes, 3, 0.5, 0.02));
-    (0..6).for_each(|seed| _ = shares(2, seed, 5 * S, &[wild, other]));
-}
-
 /// Each vCPU may get ahead of its turn a little: so many of them must not do so together.
 #[test]
 fn lies_of_many_vcpus_gain_nothing() {
@@ -215,28 +234,6 @@ fn lies_of_many_vcpus_gain_nothing() {
         assert!(off <= 64 * (SLICE + EXTEND), "VM {vm} is {} ms off", off / MS);
     }
     assert_bounds(&host, 8 * S);
-}
-
-#[test]
-fn sleeping_at_the_right_moment_gains_nothing() {
-    let [naps, other] = [Naps, Computes].map(|habit| (100, FULL, habit, 4, 0.5, 0.01));
-    (0..2).for_each(|seed| _ = shares(2, seed, 10 * S, &[naps, other]));
-}
-
-/// A single vCPU of each VM runs at a time, or few of many do.
-#[test]
-fn vcpus_that_take_turns_have_no_share_each() {
-    for (habit, vcpus) in [(Relays, 2), (Relays, 8), (Rests, 16)] {
-        let other = (100, PLAIN, Computes, 1, 0.5, 0.02);
-        shares(1, 1, 10 * S, &[(100, PLAIN, habit, vcpus, 0.5, 0.02), other]);
-    }
-}
-
-/// The VM could use more than twice as much. Waking up last in the queue, it would get half.
-#[test]
-fn a_vm_whose_vcpus_block_gets_its_share() {
-    let vms = [Blocks, Computes, Computes, Computes];
-    shares(2, 1, 10 * S, &vms.map(|habit| (100, PLAIN, habit, 2, 0.25, 0.03)));
 }
 
 /// An ordinary thread has one of two CPUs for ever: vCPUs do not wait there.
@@ -256,7 +253,7 @@ fn a_cpu_that_is_taken_keeps_no_vcpu() {
 #[test]
 fn no_cpu_is_idle_while_a_vcpu_waits() {
     let host = Host::new(4, 1);
-    for habit in [Naps, Blocks, Rests] {
+    for habit in [NAPS, BLOCKS, RESTS] {
         host.vcpus(100, FULL, habit, 4);
     }
     let mut wasted = 0;
@@ -361,7 +358,7 @@ fn many_vms_share_many_cpus() {
     for (cpus, time) in [(64, S / 4), (512, S / 8)] {
         let host = Host::new(cpus, 1);
         for vm in 0..1000 {
-            let habit = [Computes, Lies, Computes, Naps][vm % 4];
+            let habit = [Computes, Lies, Computes, NAPS][vm % 4];
             host.vcpus(100, FULL, habit, 2);
         }
         host.run(time);
