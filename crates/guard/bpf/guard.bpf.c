@@ -45,7 +45,6 @@
 
 /* Why the kernel ended the scheduler: its words. 0 while it runs. */
 u64 exit_kind;
-s64 exit_code;
 char exit_reason[MESSAGE_LEN];
 char exit_message[MESSAGE_LEN];
 
@@ -123,7 +122,7 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	if (!cpu || !cpu->since)
 		return;
 	/* Another CPU looks at its next tick. */
-	look_for_one(cpu, where, now);
+	look_within(cpu, where, until(cpu, now), now);
 }
 
 SEC("struct_ops/guard_update_idle")
@@ -284,7 +283,7 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 		return;
 	now = bpf_ktime_get_ns();
 	ran = cpu->since ? now - cpu->since : 0;
-	count_run(task, now);
+	charge(task, now);
 	/* The rest of a turn, after its end, is not part of it. */
 	if (!task->turn.used ||
 	    task->turn.used + cpu->slice < task->turn.length)
@@ -315,15 +314,6 @@ void BPF_PROG(guard_disable, struct task_struct *p)
 		return;
 	task->thread.vtime -= queue_vtime(task);
 	task->thread.placed = 0;
-}
-
-SEC("struct_ops/guard_enable")
-void BPF_PROG(guard_enable, struct task_struct *p)
-{
-	struct task *task = task_of(p);
-
-	if (task)
-		task->generation = ~0ULL;
 }
 
 SEC("struct_ops.s/guard_init_task")
@@ -363,6 +353,7 @@ s32 BPF_PROG(guard_init)
 		if (failed)
 			return failed;
 	}
+	active = 1;
 	return 0;
 }
 
@@ -373,7 +364,6 @@ void BPF_PROG(guard_exit, struct scx_exit_info *ei)
 	const char *message = ei->msg;
 
 	active = 0;
-	exit_code = ei->exit_code;
 	bpf_probe_read_kernel_str(exit_reason, MESSAGE_LEN, reason);
 	bpf_probe_read_kernel_str(exit_message, MESSAGE_LEN, message);
 	barrier();
@@ -520,7 +510,6 @@ struct sched_ext_ops guard_ops = {
 	.update_idle = (void *)guard_update_idle,
 	.init_task = (void *)guard_init_task,
 	.exit_task = (void *)guard_exit_task,
-	.enable = (void *)guard_enable,
 	.disable = (void *)guard_disable,
 	.init = (void *)guard_init,
 	.exit = (void *)guard_exit,

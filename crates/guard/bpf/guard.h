@@ -2,8 +2,7 @@
 /*
  * What the scheduler and user space share beside watch's arrays of VMs and
  * vCPUs (watch.h). `guests` has the index of a VM: what the scheduler needs to
- * know of the guest's RCU, and what it did for the VM. `tids` and `members`
- * translate between the index of a vCPU and its thread.
+ * know of the guest's RCU, and what it did for the VM.
  */
 #ifndef REPRIEVE_GUARD_H
 #define REPRIEVE_GUARD_H
@@ -81,7 +80,6 @@ struct granted {
 
 /* Counts of what guard did for the VM. */
 struct did {
-	u64 on_cpu_ns;
 	u64 avoided[CLASSES + 1]; /* the last: CLASS_ANNOUNCED */
 	struct granted extended;
 	struct granted rescued;

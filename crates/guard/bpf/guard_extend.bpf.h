@@ -64,18 +64,18 @@ __noinline u64 spun_for(u32 vm, u32 slot, u32 here, u32 woken)
 	{
 		u32 other = guest->rcu.slots[(first + i) % MAX_GUEST_CPUS];
 		struct task_struct *p;
+		struct vcpu *vcpu;
 		struct task *task;
-		u32 *tid;
 
 		if (!other || other == slot + 1)
 			continue;
 		if (looked++ >= LOOK_SPUN_FOR)
 			break;
 		other--;
-		tid = bpf_map_lookup_elem(&tids, &other);
-		if (!tid)
+		vcpu = bpf_map_lookup_elem(&vcpus, &other);
+		if (!vcpu)
 			continue;
-		p = bpf_task_from_pid(*tid);
+		p = bpf_task_from_pid(vcpu->tid);
 		if (!p)
 			continue;
 		task = task_of(p);
@@ -86,7 +86,7 @@ __noinline u64 spun_for(u32 vm, u32 slot, u32 here, u32 woken)
 		    may_yield_to(task)) {
 			u64 where = kernel_allows(p, here) ? here : task->cpu;
 
-			found = where << 32 | *tid;
+			found = where << 32 | vcpu->tid;
 			left = task->left.at;
 		}
 		bpf_task_release(p);

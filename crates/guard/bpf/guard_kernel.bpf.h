@@ -33,7 +33,6 @@ enum scx_exit_kind {
 
 struct scx_exit_info {
 	enum scx_exit_kind kind;
-	s64 exit_code;
 	const char *reason;
 	char *msg;
 };
@@ -60,7 +59,6 @@ struct sched_ext_ops {
 			 struct scx_init_task_args *args);
 	void (*exit_task)(struct task_struct *p,
 			  struct scx_exit_task_args *args);
-	void (*enable)(struct task_struct *p);
 	void (*disable)(struct task_struct *p);
 	s32 (*init)(void);
 	void (*exit)(struct scx_exit_info *ei);
@@ -122,14 +120,6 @@ extern _Bool __scx_bpf_dsq_insert_vtime(
 extern _Bool scx_bpf_task_set_slice(struct task_struct *p, u64 slice) __ksym;
 /* From everywhere, since Linux 7.1. */
 extern void scx_bpf_dsq_reenq(u64 dsq_id, u64 flags) __ksym;
-
-static __always_inline _Bool kernel_move(struct bpf_iter_scx_dsq *it,
-					 struct task_struct *p, u64 queue,
-					 u64 slice)
-{
-	scx_bpf_dsq_move_set_slice(it, slice);
-	return scx_bpf_dsq_move(it, p, queue, 0);
-}
 
 /* Whether the thread may run on the CPU, and one where it may. */
 static __always_inline _Bool kernel_allows(struct task_struct *p, u32 cpu)

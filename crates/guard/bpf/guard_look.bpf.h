@@ -60,35 +60,20 @@ static __always_inline u64 until(const struct cpu *cpu, u64 now)
 	return left < LOOK_BUSY_NS ? left : LOOK_BUSY_NS;
 }
 
-/* Whether the next look is more than ns away, or was lost, since it is long
- * past. */
-static __always_inline _Bool looks_after(const struct cpu *cpu, s64 ns, u64 now)
-{
-	s64 ahead = policy_after(cpu->looks.next, now);
-
-	return ahead > ns || ahead < -LOOK_BUSY_NS;
-}
-
-/* Brings the next look as near as ns if it is further away. */
+/* Brings the next look as near as ns if it is further away, or was lost: it is
+ * long past then. */
 static __always_inline void look_within(struct cpu *cpu, u32 where, u64 ns,
 					u64 now)
 {
-	if (looks_after(cpu, ns, now))
+	s64 ahead = policy_after(cpu->looks.next, now);
+
+	if (ahead > (s64)ns || ahead < -LOOK_BUSY_NS)
 		look_in(cpu, where, ns, now);
-}
-
-/* Brings the next look near, while a thread waits for the CPU. */
-static __always_inline void look_for_one(struct cpu *cpu, u32 where, u64 now)
-{
-	s64 near = cpu->why == WHY_RESCUED ? LOOK_EXTENDED_NS : LOOK_BUSY_NS;
-
-	if (looks_after(cpu, near, now))
-		look_in(cpu, where, until(cpu, now), now);
 }
 
 /* Brings the next look near, if a thread waits or runs as a rescue. */
 static __always_inline void look_soon(struct cpu *cpu, u32 where, u64 now)
 {
 	if (cpu->why == WHY_RESCUED || waits(where))
-		look_for_one(cpu, where, now);
+		look_within(cpu, where, until(cpu, now), now);
 }

@@ -188,21 +188,17 @@ POLICY_FN void policy_begin(struct policy_thread *thread,
 }
 
 /* Charges the vCPU and its VM for the time since policy_begin, or since the
- * last charge. Returns that time. */
-POLICY_FN u64 policy_charge(struct policy_thread *thread,
-			    struct policy_group *group, u64 now)
+ * last charge. */
+POLICY_FN void policy_charge(struct policy_thread *thread,
+			     struct policy_group *group, u64 now)
 {
-	u64 ran;
-
 	if (policy_after(now, thread->began) <= 0)
-		return 0;
-	ran = now - thread->began;
+		return;
+	group->vtime += policy_scaled(now - thread->began, group->weight);
 	thread->began = now;
 	policy_group_advance(group, now);
 	thread->vtime += group->rate - thread->rate;
 	thread->rate = group->rate;
-	group->vtime += policy_scaled(ran, group->weight);
-	return ran;
 }
 
 /* The weight that a vCPU of the VM has now. */

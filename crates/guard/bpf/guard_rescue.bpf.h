@@ -378,13 +378,13 @@ __noinline u32 lowest(u64 mask)
 /* Rescues the vCPU in that slot, if it waits. */
 static __always_inline void rescue_slot(u32 slot, struct guest *guest, u64 now)
 {
-	u32 *tid = bpf_map_lookup_elem(&tids, &slot);
+	struct vcpu *vcpu = bpf_map_lookup_elem(&vcpus, &slot);
 	struct task_struct *p;
 	struct task *task;
 
-	if (!tid)
+	if (!vcpu)
 		return;
-	p = bpf_task_from_pid(*tid);
+	p = bpf_task_from_pid(vcpu->tid);
 	if (!p)
 		return;
 	task = task_of(p);

@@ -10,11 +10,22 @@
  */
 #pragma once
 
+/* Sets the group's weight, under its lock. It counts in all_weight while a
+ * thread of the group is runnable: returns by how much more it counts now. */
+static __always_inline u64 set_weight(struct group *group, u64 weight)
+{
+	u64 before = group->load;
+
+	group->group.weight = weight;
+	group->load = group->group.runnable ? weight : 0;
+	return group->load - before;
+}
+
 /* The thread is not runnable from now on. */
 __noinline int leave(struct task *task, u64 now)
 {
 	struct group *group;
-	u64 less = 0;
+	u64 more = 0;
 	u32 index;
 
 	if (!task || !task->counted)
@@ -28,13 +39,10 @@ __noinline int leave(struct task *task, u64 now)
 	if (task->counted == index + 1) {
 		task->counted = 0;
 		policy_leave(&group->group, now);
-		if (!group->group.runnable) {
-			less = group->load;
-			group->load = 0;
-		}
+		more = set_weight(group, group->group.weight);
 	}
 	bpf_spin_unlock(&group->lock);
-	add(&all_weight, -less);
+	add(&all_weight, more);
 	return 0;
 }
 
@@ -66,10 +74,7 @@ __noinline int join(struct task *task, u64 now)
 		task->counted = index + 1;
 		policy_join(&group->group, now);
 		policy_stand(&group->group, clock, cpu, lag);
-		if (group->group.runnable == 1) {
-			group->group.weight = weight;
-			group->load = more = weight;
-		}
+		more = set_weight(group, weight);
 	}
 	bpf_spin_unlock(&group->lock);
 	add(&all_weight, more);
@@ -107,15 +112,14 @@ static __always_inline void resolve(struct task_struct *p, struct task *task,
 	u64 current_generation = generation;
 	struct vcpu *vcpu;
 	u32 tid = p->pid;
-	u32 *found;
-	u32 slot = 0;
+	u32 *found, slot = 0;
 
 	if (task->generation == current_generation)
 		return;
 	task->generation = current_generation;
-	found = bpf_map_lookup_elem(&members, &tid);
+	found = bpf_map_lookup_elem(&threads, &tid);
 	if (found)
-		slot = *found;
+		slot = *found + 1;
 	/* User space may have forgotten its VM, and found it again. */
 	vcpu = vcpu_of(task);
 	if (slot == task->slot && (!slot || (vcpu && vcpu->vm == task->vm)))
@@ -147,9 +151,9 @@ static __always_inline void begin(struct task *task, u64 now)
 
 /* Charges the thread and its VM for what it ran. Not inlined: many places call
  * it, and the verifier would follow each. */
-__noinline u64 charge(struct task *task, u64 now)
+__noinline int charge(struct task *task, u64 now)
 {
-	u64 clock = virtual_now, weight = POLICY_WEIGHT, more = 0, lag, ran;
+	u64 clock = virtual_now, weight = POLICY_WEIGHT, more, lag;
 	struct group *group;
 	struct guest *guest;
 	u32 cpu;
@@ -165,17 +169,13 @@ __noinline u64 charge(struct task *task, u64 now)
 	cpu = task->cpu;
 	lag = policy_lag(clock, queue_vtime(task));
 	bpf_spin_lock(&group->lock);
-	ran = policy_charge(&task->thread, &group->group, now);
+	policy_charge(&task->thread, &group->group, now);
 	policy_stand(&group->group, clock, cpu, lag);
 	/* A VM that never sleeps gets a new weight here. */
-	if (group->group.weight != weight && group->group.runnable) {
-		group->group.weight = weight;
-		more = weight - group->load;
-		group->load = weight;
-	}
+	more = set_weight(group, weight);
 	bpf_spin_unlock(&group->lock);
 	add(&all_weight, more);
-	return ran;
+	return 0;
 }
 
 /* Puts the thread into the place in the CPU's queue that it returns. woken: it

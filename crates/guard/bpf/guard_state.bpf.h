@@ -160,22 +160,6 @@ struct {
 	__type(value, struct cpu);
 } cpus SEC(".maps");
 
-/* By thread ID: index in vcpus, plus 1. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_VCPUS);
-	__type(key, u32);
-	__type(value, u32);
-} members SEC(".maps");
-
-/* The thread of each vCPU, by index in vcpus. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_VCPUS);
-	__type(key, u32);
-	__type(value, u32);
-} tids SEC(".maps");
-
 /* The weight that competes for one CPU. Not inlined: the verifier looks at more
  * where it sees where the number comes from. */
 __noinline u64 per_cpu(void)

@@ -27,43 +27,6 @@ static __always_inline void count_out_of_turn(struct task *task, u64 ns)
 	}
 }
 
-/* Charges the thread for what it ran. */
-static __always_inline void count_run(struct task *task, u64 now)
-{
-	struct guest *guest = guest_of(task);
-	u64 ran = charge(task, now);
-
-	if (guest)
-		add(&guest->did.on_cpu_ns, ran);
-}
-
-/* The thread keeps its CPU: for an extension, or another turn of ns. */
-static __always_inline void keep(struct task_struct *p, struct task *task,
-				 struct cpu *cpu, u32 where, u64 ns, u64 now)
-{
-	cpu->chosen = 0;
-	scx_bpf_task_set_slice(p, SLICE_FOR_KERNEL);
-	if (task->extended) {
-		/* While the thread was alone, the next look was far away. */
-		look_in(cpu, where, LOOK_EXTENDED_NS, now);
-		cpu->runs.extends = 1;
-		return; /* the turn goes on */
-	}
-	/* The run until now still counts as out of turn. */
-	if (task->turn.why)
-		count_run(task, now);
-	/* cpu->since may have been set since this dispatch began. */
-	if (policy_after(now, cpu->since) > 0)
-		count_out_of_turn(task, now - cpu->since);
-	task->turn.why = WHY_TURN;
-	task->turn.used = 0;
-	cpu->since = now;
-	cpu->slice = ns;
-	cpu->why = WHY_TURN;
-	cpu->runs.extends = 0;
-	look_soon(cpu, where, now);
-}
-
 /* How many other queues a CPU looks at, by chance. */
 #define LOOK_ELSEWHERE 2
 /* If no thread there may run here, the CPU looks again after so long. */
@@ -183,8 +146,8 @@ __noinline int take_overdue(u32 where, u64 now)
 			/* The thread's lead is forgiven. */
 			if (policy_after(task->thread.vtime, cpu->vtime) > 0)
 				task->thread.vtime = cpu->vtime;
-			taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
-					    SLICE_FOR_KERNEL);
+			scx_bpf_dsq_move_set_slice(&it, SLICE_FOR_KERNEL);
+			taken = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL, 0);
 			cpu->looks.overdue = now; /* there may be more */
 			break;
 		}
@@ -221,12 +184,14 @@ __noinline int take_wanted(u32 where)
 		goto out;
 	bpf_rcu_read_lock();
 	/* If the thread joins a queue anew from here on, perhaps with another
-	 * mask, kernel_move refuses. */
+	 * mask, the kernel refuses. */
 	if (!bpf_iter_scx_dsq_new(&it, QUEUE_CPU + task->cpu, 0) &&
-	    bpf_cpumask_test_cpu(where, p->cpus_ptr))
-		taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
-				    why == WHY_RESCUED ? POLICY_WORK_NS
-						       : SLICE_FOR_KERNEL);
+	    bpf_cpumask_test_cpu(where, p->cpus_ptr)) {
+		scx_bpf_dsq_move_set_slice(&it, why == WHY_RESCUED
+							? POLICY_WORK_NS
+							: SLICE_FOR_KERNEL);
+		taken = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL, 0);
+	}
 	bpf_iter_scx_dsq_destroy(&it);
 	bpf_rcu_read_unlock();
 	if (taken)
@@ -246,12 +211,24 @@ static __always_inline u64 turn_length(u32 where)
 	return policy_turn(1 + (waiting > 0 ? waiting : 0));
 }
 
-/* The thread that ran last on this CPU has another turn. */
+/* The thread that ran last on this CPU, and was charged, has another turn. */
 static __always_inline void repeat(struct task_struct *prev, struct task *task,
 				   struct cpu *cpu, u32 where, u64 now)
 {
 	task->cpu = where;
-	keep(prev, task, cpu, where, turn_length(where), now);
+	cpu->chosen = 0;
+	scx_bpf_task_set_slice(prev, SLICE_FOR_KERNEL);
+	/* The run until now still counts as out of turn. cpu->since may have
+	 * been set since this dispatch began. */
+	if (policy_after(now, cpu->since) > 0)
+		count_out_of_turn(task, now - cpu->since);
+	task->turn.why = WHY_TURN;
+	task->turn.used = 0;
+	cpu->since = now;
+	cpu->slice = turn_length(where);
+	cpu->why = WHY_TURN;
+	cpu->runs.extends = 0;
+	look_soon(cpu, where, now);
 	start(task, cpu);
 }
 
@@ -283,7 +260,11 @@ static __always_inline _Bool goes_on(struct task_struct *prev,
 	if (!asked) {
 		end_extension(task, 0, now);
 	} else if (extend_current(now) == POLICY_STAY) {
-		keep(prev, task, cpu, where, MAX_EXTEND_NS, now);
+		cpu->chosen = 0;
+		cpu->runs.extends = 1;
+		scx_bpf_task_set_slice(prev, SLICE_FOR_KERNEL);
+		/* While the thread was alone, the next look was far away. */
+		look_in(cpu, where, LOOK_EXTENDED_NS, now);
 		return 1;
 	} else if (task->spin.awaits && guest) {
 		add(&guest->did.gave_way, 1);
@@ -326,7 +307,7 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	if (!cpu->why && take_wanted(where))
 		return;
 	if (ran)
-		count_run(task, now);
+		charge(task, now);
 	if (take_overdue(where, now) || take_behind(cpu, where, other, now))
 		return;
 	/* A thread that ran out of turn may have a turn now. */

@@ -44,7 +44,6 @@ pub trait Guard {
 /// The eyes of the backends that read guests.
 pub struct Observer {
     pub watch: Watch,
-    policy: Policy,
     started_ns: u64,
     process_ns: u64,
 }
@@ -58,24 +57,22 @@ impl Observer {
         let process_ns = clock::process_ns();
         let watch = Watch::start(&reprieve_watch::Options {
             vms: options.vms.clone(),
-            interval: options.interval,
             stand_ins: options.stand_ins.clone(),
             late,
             ..reprieve_watch::Options::default()
         })?;
-        Ok(Observer { watch, policy: options.policy, started_ns: clock::now_ns(), process_ns })
+        Ok(Observer { watch, started_ns: clock::now_ns(), process_ns })
     }
 
     /// Statistics of the VMs that run.
     pub fn statistics(
         &mut self,
-        of: impl Fn(&VmSnapshot) -> VmStatistics,
+        of: impl FnMut(&VmSnapshot) -> VmStatistics,
     ) -> Result<Statistics, Error> {
         let snapshot = self.watch.snapshot()?;
         Ok(Statistics {
             time_ns: snapshot.time_ns,
             elapsed_ns: snapshot.time_ns.saturating_sub(self.started_ns),
-            policy: self.policy,
             vms: snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone).map(of).collect(),
             process_ns: clock::process_ns().saturating_sub(self.process_ns),
             ..Statistics::default()

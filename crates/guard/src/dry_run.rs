@@ -11,7 +11,8 @@ use crate::constants::LATE_NS;
 use crate::error::Error;
 use crate::options::{Options, Policy};
 use crate::statistics::{HeldUp, PutOff, Statistics, VmStatistics, Would, of_class};
-use reprieve_watch::model::{Class, Histogram, VmSnapshot};
+use reprieve_watch::model::{Class, Histogram, Preemptions, VmSnapshot};
+use reprieve_watch::show::activity::CRITICAL;
 use std::time::Duration;
 
 pub struct DryRun(Observer);
@@ -44,36 +45,25 @@ fn would(vm: &VmSnapshot) -> Would {
         rescue: vm.grace.as_ref().map(|grace| {
             let held = vm.held.clone().unwrap_or_default();
             let began = count(&grace.durations) + grace.unseen + u64::from(grace.current.is_some());
-            HeldUp {
-                graces: held.graces,
-                // The last one may have ended, or begun, since it was counted.
-                of: began.max(held.graces),
-                count: held.count,
-                total_ns: held.total_ns,
-                max_ns: held.max_ns,
-            }
+            // The last one may have ended, or begun, since it was counted.
+            HeldUp { of: began.max(held.graces), held }
         }),
     }
 }
 
 /// Preemptions of the class that would have been put off: all in some classes, and readers in any.
 fn put_off(vm: &VmSnapshot, class: Class) -> PutOff {
+    let critical = CRITICAL.contains(&class);
+    let of = |p: &Preemptions| match critical {
+        true => (count(&p.off_cpu), p.off_cpu.total_ns),
+        false => (p.readers, p.readers_off_cpu_ns),
+    };
     let all = || of_class(vm, class);
-    match class {
-        Class::Reader | Class::NoPreempt | Class::IrqsOff | Class::Softirq | Class::Hardirq => {
-            PutOff {
-                class,
-                count: all().map(|p| count(&p.off_cpu)).sum(),
-                off_cpu_ns: all().map(|p| p.off_cpu.total_ns).sum(),
-                max_off_cpu_ns: all().map(|p| p.off_cpu.max_ns).max(),
-            }
-        }
-        Class::User | Class::Kernel | Class::Idle | Class::Unknown => PutOff {
-            class,
-            count: all().map(|p| p.readers).sum(),
-            off_cpu_ns: all().map(|p| p.readers_off_cpu_ns).sum(),
-            max_off_cpu_ns: None,
-        },
+    PutOff {
+        class,
+        count: all().map(|p| of(p).0).sum(),
+        off_cpu_ns: all().map(|p| of(p).1).sum(),
+        max_off_cpu_ns: all().map(|p| p.off_cpu.max_ns).max().filter(|_| critical),
     }
 }
 
@@ -84,7 +74,7 @@ fn count(histogram: &Histogram) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprieve_watch::model::{Grace, Held, Preemptions, Vcpu, VmState};
+    use reprieve_watch::model::{Grace, Held, Vcpu, VmState};
 
     const MS: u64 = 1_000_000;
 
@@ -99,6 +89,7 @@ mod tests {
         (idle.readers, idle.readers_off_cpu_ns) = (2, 3 * MS);
         let user = preemptions(Class::User, 50, MS);
         let vcpu = |preemptions| Vcpu { preemptions, on_cpu_ns: 10 * MS, ..Vcpu::default() };
+        let held = Held { graces: 29, count: 3, total_ns: 40 * MS, max_ns: 30 * MS };
         let vm = VmSnapshot {
             kernel: Some("6.12".into()),
             vcpus: vec![
@@ -106,7 +97,7 @@ mod tests {
                 vcpu(vec![preemptions(Class::Reader, 1, 5 * MS)]),
             ],
             grace: Some(Grace::default()),
-            held: Some(Held { graces: 29, count: 3, total_ns: 40 * MS, max_ns: 30 * MS }),
+            held: Some(held.clone()),
             ..VmSnapshot::default()
         };
         let (class, max_off_cpu_ns) = (Class::Reader, Some(5 * MS));
@@ -116,13 +107,7 @@ mod tests {
                 PutOff { class: Class::Idle, count: 2, off_cpu_ns: 3 * MS, max_off_cpu_ns: None },
             ]),
             // No more are late than there were.
-            rescue: Some(HeldUp {
-                graces: 29,
-                of: 29,
-                count: 3,
-                total_ns: 40 * MS,
-                max_ns: 30 * MS,
-            }),
+            rescue: Some(HeldUp { held, of: 29 }),
         };
         let statistics = of_vm(&vm);
         assert_eq!(statistics.would, Some(expected));

@@ -121,7 +121,9 @@ impl Guard for Eevdf {
             elapsed_ns: now - self.begun_ns,
             vms: self.seen.clone(),
             process_ns: clock::process_ns(),
-            ..Statistics::new(Backend::Eevdf, self.policy)
+            backend: Backend::Eevdf,
+            policy: self.policy,
+            ..Statistics::default()
         })
     }
 

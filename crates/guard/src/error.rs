@@ -10,8 +10,6 @@ pub enum Error {
     Unsupported { why: String },
     #[error("{what}: {why}")]
     Option { what: &'static str, why: &'static str },
-    #[error("the kernel refuses the scheduler ({step}): {message}")]
-    Bpf { step: &'static str, message: String },
     #[error("the stock scheduler is back: {0}")]
     Ended(String),
     #[error("guard does not run here with --backend sched-ext: start `reprieve guard` first")]

@@ -15,8 +15,15 @@ use std::fmt::Error;
 struct Page(Statistics);
 
 impl Figures for Statistics {
-    fn collector(&self, _: &mut Served) -> Box<dyn Collector> {
-        Box::new(Page(self.clone()))
+    fn collector(&self, served: &mut Served) -> Box<dyn Collector> {
+        let mut page = Page(self.clone());
+        // For Prometheus a counter that falls has begun anew. What `watch` counts may fall.
+        for vm in &mut page.0.vms {
+            let least = served.on_cpu_ns.entry(vm.pid).or_default();
+            *least = vm.on_cpu_ns.max(*least);
+            vm.on_cpu_ns = *least;
+        }
+        Box::new(page)
     }
 }
 
@@ -46,10 +53,8 @@ const COUNTERS: [(&str, &str, Of); 6] = [
     ("reprieve_guard_grants_refused", "Grants that were refused because of debt or budget", |vm| {
         by_kind(vm, |granted| granted.refused as f64)
     }),
-    // In a dry run, what `watch` counts may fall.
     ("reprieve_guard_on_cpu_seconds", "Time that the VM's vCPUs were on CPUs", |vm| {
-        let counted = vm.would.is_none().then(|| (vec![], seconds(vm.on_cpu_ns)));
-        counted.into_iter().collect()
+        vec![(vec![], seconds(vm.on_cpu_ns))]
     }),
 ];
 
@@ -116,7 +121,6 @@ impl Collector for Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{Backend, Policy};
     use crate::statistics::Did;
     use reprieve_watch::model::Class;
     use reprieve_watch::show::prometheus::testing::{asked, documented, served};
@@ -140,11 +144,8 @@ mod tests {
         };
         let trouble = Some("memory is \x1b[2J encrypted".into());
         let web = VmStatistics { name: "web\x1b[2J".into(), trouble, ..VmStatistics::default() };
-        let statistics = Statistics {
-            vms: vec![db, web],
-            decisions_ns: 40_000_000,
-            ..Statistics::new(Backend::SchedExt, Policy::Full)
-        };
+        let statistics =
+            Statistics { vms: vec![db, web], decisions_ns: 40_000_000, ..Statistics::default() };
         text(&statistics, &mut Served::default()).unwrap()
     }
 

@@ -74,8 +74,6 @@ pub struct Options {
     pub vms: Which,
     /// Decide and count, but change nothing.
     pub dry_run: bool,
-    /// How often VMs that came, ended or rebooted are looked for.
-    pub interval: Duration,
     /// For tests: processes that count as VMs ([`Backend::SchedExt`]).
     pub stand_ins: Vec<StandIn>,
 }
@@ -89,7 +87,6 @@ impl Default for Options {
             reserve: 50,
             vms: Which::All,
             dry_run: false,
-            interval: Duration::from_secs(1),
             stand_ins: Vec::new(),
         }
     }
@@ -100,31 +97,28 @@ impl Options {
     /// [`Error::Option`] for a value that makes no sense.
     pub fn check(&self) -> Result<(), Error> {
         let eevdf = self.backend == Backend::Eevdf;
-        let (what, why) = if !(Duration::from_millis(1)..=Duration::from_secs(1))
-            .contains(&self.max_hold)
-        {
-            ("--max-hold", "from 1ms to 1s")
-        } else if self.reserve > RESERVE_MOST {
-            ("--reserve", "from 0% to 75%")
-        } else if self.dry_run && eevdf {
+        let holds = Duration::from_millis(1)..=Duration::from_secs(1);
+        let refusals = [
+            (!holds.contains(&self.max_hold), "--max-hold", "from 1ms to 1s"),
+            (self.reserve > RESERVE_MOST, "--reserve", "from 0% to 75%"),
             (
+                self.dry_run && eevdf,
                 "--dry-run",
                 "the backend eevdf gives all vCPUs short slices, so a dry run has nothing to show: leave out one of the two",
-            )
-        } else if self.dry_run && self.policy == Policy::Plain {
+            ),
             (
+                self.dry_run && self.policy == Policy::Plain,
                 "--policy",
                 "plain acts on nothing, so a dry run of it has nothing to show: leave it out",
-            )
-        } else if !self.dry_run && !eevdf && self.vms != Which::All {
+            ),
             (
+                !self.dry_run && !eevdf && self.vms != Which::All,
                 "--vm",
                 "the scheduler has all VMs: start it without, then choose its policy with `reprieve guard set --vm`; or use --dry-run, or --backend eevdf",
-            )
-        } else {
-            return Ok(());
-        };
-        Err(Error::Option { what, why })
+            ),
+        ];
+        let refused = refusals.into_iter().find(|refusal| refusal.0);
+        refused.map_or(Ok(()), |(_, what, why)| Err(Error::Option { what, why }))
     }
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A backend's statistics: the schema of `guard --json`. Counters are totals since it was attached,
-//! or since the VM was found, and never fall; but for, with eevdf and in a dry run, time on CPUs,
-//! as `watch` counts it. Times are nanoseconds.
+//! or since the VM was found, and never fall, but for time on CPUs, as `watch` counts it. Times are
+//! nanoseconds.
 
 use crate::options::{Backend, Policy};
-use reprieve_watch::model::{Class, Preemptions, VmSnapshot, VmState};
+use reprieve_watch::model::{Class, Held, Preemptions, VmSnapshot, VmState};
 use reprieve_watch::raw::Times;
 use serde::{Deserialize, Serialize};
 
@@ -26,13 +26,6 @@ pub struct Statistics {
     pub decision_times: Times,
     /// CPU time of guard's own process.
     pub process_ns: u64,
-}
-
-impl Statistics {
-    /// Statistics of a backend that has done nothing yet.
-    pub fn new(backend: Backend, policy: Policy) -> Statistics {
-        Statistics { backend, policy, ..Statistics::default() }
-    }
 }
 
 /// A virtual machine.
@@ -159,13 +152,10 @@ pub struct PutOff {
 /// Grace periods that were late while a preempted vCPU owed them a quiescent state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldUp {
-    pub graces: u64,
+    #[serde(flatten)]
+    pub held: Held,
     /// All grace periods that ended.
     pub of: u64,
-    /// Preemptions of such vCPUs, and for how long they lasted while the grace period was late.
-    pub count: u64,
-    pub total_ns: u64,
-    pub max_ns: u64,
 }
 
 /// Time that was granted ahead of its turn. It is charged like any other.

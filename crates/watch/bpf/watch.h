@@ -96,7 +96,8 @@ struct vcpu {
 	u64 qsbit; /* the vCPU's there */
 	u64 noticed; /* address of the gp_seq that the guest's CPU knows, or 0
 		      */
-	u64 tracks_user; /* user mode is quiescent there to the guest's RCU */
+	u32 tracks_user; /* user mode is quiescent there to the guest's RCU */
+	u32 tid; /* its thread */
 
 	/*
 	 * Written by the program on the CPU where the vCPU's thread comes or

@@ -99,22 +99,21 @@ fn put_off(classes: &[PutOff]) -> String {
     text
 }
 
-fn held_up(rescue: &HeldUp) -> String {
+fn held_up(HeldUp { held, of }: &HeldUp) -> String {
     format!(
-        "  rescue: {} grace periods (of {} that began) were late while a preempted vCPU held them up: {} preemptions, {:.1} ms in all, {:.3} ms at most\n",
-        rescue.graces,
-        rescue.of,
-        rescue.count,
-        ms(rescue.total_ns),
-        ms(rescue.max_ns),
+        "  rescue: {} grace periods (of {of} that began) were late while a preempted vCPU held them up: {} preemptions, {:.1} ms in all, {:.3} ms at most\n",
+        held.graces,
+        held.count,
+        ms(held.total_ns),
+        ms(held.max_ns),
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprieve_guard::{Did, Granted, Policy, Preempted, RegionStatistics, Times, Would};
-    use reprieve_watch::model::Class;
+    use reprieve_guard::{Did, Granted, Preempted, RegionStatistics, Times, Would};
+    use reprieve_watch::model::{Class, Held};
 
     #[test]
     fn all_that_is_known_is_said_and_no_name_reaches_the_terminal() {
@@ -126,7 +125,7 @@ mod tests {
             max_off_cpu_ns,
         };
         let extended = Granted { count: 20, total_ns: 1_500_000, max_ns: 900_000, refused: 1 };
-        let late = HeldUp { graces: 2, of: 30, count: 3, total_ns: 70_000_000, max_ns: 40_000_000 };
+        let held = Held { graces: 2, count: 3, total_ns: 70_000_000, max_ns: 40_000_000 };
         let vm = VmStatistics {
             name: "db\u{1b}".into(),
             vcpus: 2,
@@ -140,7 +139,7 @@ mod tests {
                     put_off(Class::Reader, Some(4_500_000)),
                     put_off(Class::Idle, None),
                 ]),
-                rescue: Some(late),
+                rescue: Some(HeldUp { held, of: 30 }),
             }),
             ..VmStatistics::default()
         };
@@ -152,7 +151,7 @@ mod tests {
             decisions: 4,
             decisions_ns: 400,
             decision_times: Times { median_ns: Some(90), p99_ns: Some(132), ..Times::default() },
-            ..Statistics::new(Backend::SchedExt, Policy::Full)
+            ..Statistics::default()
         };
         let did = "\
 full for 2.0 s; 4 decisions of 100 ns on average, 90 ns in the median; 99 % took 132 ns at most

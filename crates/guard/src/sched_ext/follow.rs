@@ -28,13 +28,10 @@ const CGROUPS: Duration = Duration::from_secs(5);
 
 pub struct Follower {
     machines: Arc<Machines>,
-    /// The policy in force, and VMs with another one.
-    policy: Policy,
-    policies: BTreeMap<Key, Policy>,
+    /// The policy of VMs that come.
+    pub policy: Policy,
     /// VMs of which the scheduler was told.
     known: BTreeMap<Key, Known>,
-    /// By process, the part of a VM that the kernel schedules, and why.
-    left: BTreeMap<u32, String>,
     due: Instant,
     cgroups_due: Instant,
 }
@@ -54,7 +51,7 @@ pub struct Known {
     limit: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(PartialEq)]
 struct Vcpu {
     tid: u32,
     /// The index of its entry.
@@ -63,24 +60,10 @@ struct Vcpu {
     cpu: Option<u32>,
 }
 
-impl Vcpu {
-    fn is_thread_of(self, other: Vcpu) -> bool {
-        (self.tid, self.slot) == (other.tid, other.slot)
-    }
-}
-
 impl Follower {
     pub fn new(machines: Arc<Machines>, policy: Policy) -> Follower {
         let now = Instant::now();
-        Follower {
-            machines,
-            policy,
-            policies: BTreeMap::new(),
-            known: BTreeMap::new(),
-            left: BTreeMap::new(),
-            due: now,
-            cgroups_due: now,
-        }
+        Follower { machines, policy, known: BTreeMap::new(), due: now, cgroups_due: now }
     }
 
     /// By process.
@@ -88,14 +71,11 @@ impl Follower {
         self.known.iter().map(|(key, known)| (key.pid, known)).collect()
     }
 
-    /// The part of the VM that the kernel schedules, and why.
-    pub fn left(&self, pid: u32) -> Option<String> {
-        self.left.get(&pid).cloned()
-    }
-
-    /// The policy of VMs that come.
-    pub fn policy(&self) -> Policy {
-        self.policy
+    /// By process, the part of a VM that the kernel schedules, and why.
+    pub fn left(&self) -> BTreeMap<u32, String> {
+        let machines = self.machines.lock();
+        let running = machines.values().filter(|machine| machine.runs());
+        running.filter_map(|machine| Some((machine.key.pid, self.left_of(machine)?))).collect()
     }
 
     /// At once; see [`Guard::set`](crate::Guard::set).
@@ -105,6 +85,9 @@ impl Follower {
         vm: Option<&str>,
         policy: Policy,
     ) -> Result<Vec<String>, Error> {
+        // VMs that have just come.
+        self.due = Instant::now();
+        self.look(program);
         let machines = self.machines.lock();
         let name = |machine: &Machine| machine.name.clone().unwrap_or(machine.key.pid.to_string());
         let running = || machines.values().filter(|machine| machine.runs());
@@ -118,11 +101,9 @@ impl Follower {
         }
         if vm.is_none() {
             self.policy = policy;
-            self.policies.clear();
         }
-        for key in chosen.iter().map(|machine| machine.key) {
-            self.policies.insert(key, policy);
-            if let Some(known) = self.known.get_mut(&key) {
+        for machine in &chosen {
+            if let Some(known) = self.known.get_mut(&machine.key) {
                 known.apply(program, policy);
             }
         }
@@ -144,7 +125,6 @@ impl Follower {
         let machines = machines.lock();
         let running = || machines.values().filter(|machine| machine.runs());
         let runs = |key: &Key| machines.get(key).is_some_and(Machine::runs);
-        self.policies.retain(|key, _| runs(key));
         self.known.retain(|key, known| runs(key) || known.forget(program));
         running().for_each(|machine| self.tell(program, machine, cgroups));
         let mut sharing = BTreeMap::<(u32, &str), u32>::new();
@@ -157,8 +137,6 @@ impl Follower {
             let weight = known.weighed.among(vms.copied().unwrap_or(1));
             known.set(program, offset_of!(types::guest, weight), weight);
         }
-        let left = running().filter_map(|machine| Some((machine.key.pid, self.left_of(machine)?)));
-        self.left = left.collect();
     }
 
     fn left_of(&self, machine: &Machine) -> Option<String> {
@@ -193,7 +171,7 @@ impl Follower {
                 (weight::of_process(pid), vcpus.iter().find_map(limited))
             }
         };
-        let policy = self.policies.get(&machine.key).copied().unwrap_or(self.policy);
+        let policy = before.as_ref().map_or(self.policy, |before| before.policy);
         let same =
             before.as_ref().is_some_and(|b| (b.index, &b.vcpus, b.boot) == (index, &vcpus, boot));
         if before.as_ref().is_none_or(|before| before.index != index) {
@@ -205,18 +183,12 @@ impl Follower {
         if !same {
             known.set(program, offset_of!(types::guest, ready), 0u32);
             known.apply(program, policy);
-            for old in before.iter().filter(|old| !known.has(**old)) {
-                program.remove_vcpu(old.tid, old.slot);
-                // The thread may be another of the VMM's, which had been taken for a vCPU.
-                if process::has_thread(pid, old.tid) {
-                    switch(old.tid, SCHED_EXT, SCHED_OTHER);
+            let is_known = |tid| known.vcpus.iter().any(|vcpu| vcpu.tid == tid);
+            // Other threads of the VMM's may have been taken for vCPUs.
+            for tid in before.iter().map(|old| old.tid).filter(|&tid| !is_known(tid)) {
+                if process::has_thread(pid, tid) {
+                    switch(tid, SCHED_EXT, SCHED_OTHER);
                 }
-            }
-            for new in
-                known.vcpus.iter().filter(|new| !before.iter().any(|b| b.is_thread_of(**new)))
-            {
-                // If the table is full, the thread counts as none of the VM's.
-                let _ = program.add_vcpu(new.tid, new.slot);
             }
             layout.inspect(|layout| known.describe(program, layout));
             program.changed();
@@ -252,10 +224,6 @@ impl Follower {
 }
 
 impl Known {
-    fn has(&self, vcpu: Vcpu) -> bool {
-        self.vcpus.iter().any(|own| own.is_thread_of(vcpu))
-    }
-
     fn set<T: reprieve_watch::raw::Plain>(&self, program: &Program, field: usize, value: T) {
         program.guests.set_field(self.index as usize, field, value);
     }
@@ -269,9 +237,6 @@ impl Known {
     /// The VM has ended. Returns that it is not to be kept.
     fn forget(&self, program: &Program) -> bool {
         self.set(program, offset_of!(types::guest, ready), 0u32);
-        for vcpu in &self.vcpus {
-            program.remove_vcpu(vcpu.tid, vcpu.slot);
-        }
         program.changed();
         false
     }

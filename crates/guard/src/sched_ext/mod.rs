@@ -83,13 +83,14 @@ impl Guard for SchedExt {
 
     fn statistics(&mut self) -> Result<Statistics, Error> {
         let SchedExt { regions, follower, program, observer, .. } = self;
-        let known = follower.vms();
+        let (known, mut left) = (follower.vms(), follower.left());
         let mut statistics = observer.statistics(|vm| {
             let guest = known.get(&vm.pid).map(|known| program.guests.get(known.index as usize));
             let region = regions.trouble(vm.pid);
-            let policy = known.get(&vm.pid).map_or(follower.policy(), |known| known.policy);
-            of_vm(vm, &guest.unwrap_or_default(), policy, follower.left(vm.pid), region)
+            let policy = known.get(&vm.pid).map_or(follower.policy, |known| known.policy);
+            of_vm(vm, &guest.unwrap_or_default(), policy, left.remove(&vm.pid), region)
         })?;
+        statistics.policy = follower.policy;
         (statistics.decisions, statistics.decisions_ns, statistics.decision_times) = program.cost();
         Ok(statistics)
     }
@@ -115,8 +116,8 @@ fn of_vm(
     left: Option<String>,
     region: Option<Option<String>>,
 ) -> VmStatistics {
-    let types::did { on_cpu_ns, avoided, extended, rescued, yielded, gave_way } = guest.did;
-    let mut of = VmStatistics { policy, weight: guest.weight, on_cpu_ns, ..VmStatistics::of(vm) };
+    let types::did { avoided, extended, rescued, yielded, gave_way } = guest.did;
+    let mut of = VmStatistics { policy, weight: guest.weight, ..VmStatistics::of(vm) };
     for (preempted, avoided) in of.preempted.iter_mut().zip(avoided) {
         preempted.avoided = avoided;
     }

@@ -6,8 +6,8 @@ use crate::constants;
 use crate::error::Error;
 use crate::options::Options;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, ProgramInput};
-use reprieve_watch::raw::{self, Plain, Shared, Times, complaints, keep_complaint, lacks_right};
+use libbpf_rs::{Link, ProgramInput};
+use reprieve_watch::raw::{self, Plain, Shared, Times, refused};
 use reprieve_watch::vms::machine::Kvm;
 use skeleton::{GuardSkel, GuardSkelBuilder};
 use std::mem::offset_of;
@@ -41,14 +41,9 @@ pub struct Program {
     pub guests: Shared<types::guest>,
 }
 
-const CPUS_CHANGED: &str = "CPUs came or went: start guard again";
-/// A bit of the exit code where they did (`enum scx_exit_code`).
-const RESTART: u64 = 1 << 48;
-
 impl Program {
     /// Loads the scheduler, which shares arrays with `watch`. It does not schedule yet.
     pub fn load(options: &Options, watch: &raw::Program, kvm: &Kvm) -> Result<Program, Error> {
-        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep_complaint)));
         let online = online_cpus();
         let skel = open(options, &online, watch, kvm)?;
         let mapping = |source| Error::Io { what: "mapping the scheduler's arrays".into(), source };
@@ -66,11 +61,10 @@ impl Program {
         if tick.autoload() {
             self.links.push(tick.attach_trace().map_err(refused("attach to KVM"))?);
         }
-        self.set(offset_of!(types::bss, active), 1);
         // From now on the kernel ends the scheduler if a CPU comes or goes. One may have done so
         // while it was being loaded.
         if online_cpus() != self.online {
-            return Err(Error::Ended(CPUS_CHANGED.into()));
+            return Err(Error::Ended("CPUs came or went: start guard again".into()));
         }
         let timer = &self.skel.progs.guard_start_timer;
         for &cpu in &self.online {
@@ -86,9 +80,6 @@ impl Program {
     pub fn ended(&self) -> Option<String> {
         if self.get(offset_of!(types::bss, exit_kind)) == 0 {
             return None;
-        }
-        if self.get(offset_of!(types::bss, exit_code)) & RESTART != 0 {
-            return Some(CPUS_CHANGED.into());
         }
         let reason = self.text(offset_of!(types::bss, exit_reason));
         let message = self.text(offset_of!(types::bss, exit_message));
@@ -108,36 +99,10 @@ impl Program {
         self.variables.get(offset / size_of::<u64>())
     }
 
-    fn set(&self, offset: usize, value: u64) {
-        self.variables.put(offset / size_of::<u64>(), value);
-    }
-
-    /// Tells the program that thread `tid` is vCPU `slot` of the shared array.
-    pub fn add_vcpu(&self, tid: u32, slot: u32) -> Result<(), libbpf_rs::Error> {
-        let maps = &self.skel.maps;
-        maps.tids.update(&slot.to_ne_bytes(), &tid.to_ne_bytes(), MapFlags::ANY)?;
-        maps.members.update(&tid.to_ne_bytes(), &(slot + 1).to_ne_bytes(), MapFlags::ANY)
-    }
-
-    /// The number and the slot of a thread that has ended need not be free: another vCPU may
-    /// have them by now.
-    pub fn remove_vcpu(&self, tid: u32, slot: u32) {
-        let (maps, member, own) = (&self.skel.maps, tid.to_ne_bytes(), slot.to_ne_bytes());
-        let is = |found: Result<Option<Vec<u8>>, _>, number: u32| {
-            found.ok().flatten().is_some_and(|bytes| bytes == number.to_ne_bytes())
-        };
-        if is(maps.members.lookup(&member, MapFlags::ANY), slot + 1) {
-            let _ = maps.members.delete(&member);
-        }
-        if is(maps.tids.lookup(&own, MapFlags::ANY), tid) {
-            let _ = maps.tids.update(&own, &0u32.to_ne_bytes(), MapFlags::ANY);
-        }
-    }
-
     /// Has the program look again which threads are vCPUs.
     pub fn changed(&self) {
         let generation = offset_of!(types::bss, generation);
-        self.set(generation, self.get(generation) + 1);
+        self.variables.put(generation / size_of::<u64>(), self.get(generation) + 1);
     }
 
     /// Decisions, the time in them, ns, and how long they took.
@@ -148,12 +113,6 @@ impl Program {
             costs.iter().map(|cost| cost.total_ns).sum(),
             Times::of(costs.iter().map(|cost| &cost.steps[..])),
         )
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        self.set(offset_of!(types::bss, active), 0);
     }
 }
 
@@ -171,15 +130,13 @@ fn open(
         rodata.settings = settings(options, cpus, online.len());
     }
     open.progs.guard_guest_timer.set_autoload(has_function("apic_timer_fn"));
-    let [(vcpus, vcpus_len), (vms, vms_len)] = watch.shared_maps();
-    for (map, fd, len) in
-        [(&mut open.maps.vcpus, vcpus, vcpus_len), (&mut open.maps.vms, vms, vms_len)]
-    {
+    let maps = &mut open.maps;
+    let maps = [&mut maps.threads, &mut maps.vcpus, &mut maps.vms];
+    for (map, (fd, len)) in maps.into_iter().zip(watch.shared_maps()) {
         map.set_max_entries(len).map_err(refused("size"))?;
         map.reuse_fd(fd).map_err(refused("share"))?;
     }
-    open.maps.threads.set_max_entries(1).map_err(refused("size"))?;
-    open.load().map_err(refused("load"))
+    Ok(open.load().map_err(refused("load"))?)
 }
 
 pub(super) fn settings(options: &Options, cpus: usize, online: usize) -> types::settings {
@@ -196,20 +153,8 @@ fn has_function(name: &str) -> bool {
     symbols.lines().any(|line| line.split_ascii_whitespace().nth(2) == Some(name))
 }
 
-fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
-    move |error| {
-        if lacks_right(&error) {
-            return Error::Missing {
-                what: "the right to load a scheduler",
-                hint: "run it as root, or with the capabilities of reprieve-guard.service",
-            };
-        }
-        Error::Bpf { step, message: complaints(&error) }
-    }
-}
-
 /// How many CPUs the host may have, which are no more than guard has room for.
-pub fn few_cpus() -> Result<usize, Error> {
+fn few_cpus() -> Result<usize, Error> {
     let cpus = libbpf_rs::num_possible_cpus().map_err(refused("count CPUs"))?;
     if cpus > constants::MAX_CPUS {
         return Err(Error::Missing {

@@ -11,7 +11,7 @@ mod times;
 
 pub use confine::confine;
 pub use process::read_process;
-pub use program::{Program, Settings, complaints, costs_in, keep_complaint, lacks_right, storage};
+pub use program::{Program, Settings, costs_in, refused, storage};
 pub use shared::{Plain, Shared};
 pub use skeleton::types;
 pub use times::{Step, Times};

@@ -57,10 +57,11 @@ impl Program {
         Ok(Program { _links, skel, threads, vmx: settings.vmx, vcpus, vms, variables })
     }
 
-    /// The arrays of vCPUs and of VMs, for another program that reads the same.
-    pub fn shared_maps(&self) -> [(BorrowedFd<'_>, u32); 2] {
+    /// The maps of threads, of vCPUs and of VMs, for another program that reads the same.
+    pub fn shared_maps(&self) -> [(BorrowedFd<'_>, u32); 3] {
         let maps = &self.skel.maps;
         [
+            (self.threads.as_fd(), self.vcpus.elements() as u32),
             (maps.vcpus.as_fd(), self.vcpus.elements() as u32),
             (maps.vms.as_fd(), self.vms.elements() as u32),
         ]
@@ -224,12 +225,13 @@ fn plain<T: super::shared::Plain>(bytes: &[u8]) -> Option<T> {
     (bytes.len() >= size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
-fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
+/// The error of a step of loading, with the reason.
+pub fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
     move |error| {
         if lacks_right(&error) {
             return Error::Missing {
                 what: "the right to load eBPF programs",
-                hint: "run it as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
+                hint: "run it as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (guard: those of reprieve-guard.service)",
             };
         }
         Error::Bpf { step, message: complaints(&error) }
@@ -238,13 +240,13 @@ fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
 
 /// Whether the error says that this process lacks a right. The verifier's refusals look alike, but
 /// it says why.
-pub fn lacks_right(error: &libbpf_rs::Error) -> bool {
+fn lacks_right(error: &libbpf_rs::Error) -> bool {
     error.kind() == libbpf_rs::ErrorKind::PermissionDenied
         && COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner()).telling.is_empty()
 }
 
 /// The error, with what libbpf complained of before it.
-pub fn complaints(error: &libbpf_rs::Error) -> String {
+fn complaints(error: &libbpf_rs::Error) -> String {
     let mut message = format!("{error:#}");
     let kept = std::mem::take(&mut *COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner()));
     for complaint in if kept.telling.is_empty() { kept.others } else { kept.telling } {
@@ -267,7 +269,7 @@ struct Complaints {
 }
 
 /// Keeps the lines of the verifier's long log that name a reason.
-pub fn keep_complaint(_: libbpf_rs::PrintLevel, text: String) {
+fn keep_complaint(_: libbpf_rs::PrintLevel, text: String) {
     let mut kept = COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner());
     let room = COMPLAINTS_MAX - kept.telling.len();
     kept.telling.extend(telling(&text).into_iter().take(room));

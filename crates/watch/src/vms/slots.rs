@@ -118,6 +118,7 @@ impl Slots {
         let entry = types::vcpu {
             vm: vm.index,
             tgid: pid,
+            tid,
             index,
             registers: registers.number(),
             ..types::vcpu::default()
@@ -283,7 +284,7 @@ impl VcpuSlot {
         self.set(offset_of!(types::vcpu, qsmask), mask);
         self.set(offset_of!(types::vcpu, noticed), noticed.unwrap_or(0));
         let tracks_user = layout.is_some_and(|l| l.tracks_user);
-        self.set(offset_of!(types::vcpu, tracks_user), u64::from(tracks_user));
+        self.set(offset_of!(types::vcpu, tracks_user), u32::from(tracks_user));
     }
 
     pub fn set_registers(&self, registers: Registers) {

@@ -25,15 +25,14 @@ unsafe extern "C" {
     pub safe fn native_timer(cpu: u32);
     pub safe fn native_tick(tid: u32);
     pub safe fn native_turn(count: u64) -> u64;
-    safe fn native_vcpu(slot: u32) -> *mut types::vcpu;
-    safe fn native_vm(index: u32) -> *mut types::vm;
-    safe fn native_guest(index: u32) -> *mut types::guest;
-    safe fn native_group(index: u32) -> *mut types::group;
 }
 
 /// Looks at entries of maps.
 macro_rules! entries {
     ($($name:ident, $native:ident;)*) => {
+        unsafe extern "C" {
+            $(safe fn $native(index: u32) -> *mut types::$name;)*
+        }
         $(pub fn $name<R>(index: usize, look: impl FnOnce(&mut types::$name) -> R) -> R {
             // SAFETY: nobody else uses the entry while the scheduler does not run.
             look(unsafe { &mut *$native(index as u32) })
@@ -41,9 +40,4 @@ macro_rules! entries {
     };
 }
 
-entries! {
-    vcpu, native_vcpu;
-    vm, native_vm;
-    guest, native_guest;
-    group, native_group;
-}
+entries! { vcpu, native_vcpu; vm, native_vm; guest, native_guest; group, native_group; }

@@ -55,15 +55,14 @@ void native_load(struct settings *with)
 	memset(__start_guard_state, 0,
 	       __stop_guard_state - __start_guard_state);
 	settings = *with;
-	active = 1;
 }
 
 /* As user space tells of a vCPU (program.rs). */
 void native_add_vcpu(u32 tid, u32 slot)
 {
-	*bpf_map_lookup_elem(&tids, &slot) = tid;
-	bpf_map_lookup_elem(&members, &tid);
-	members.value[tid] = slot + 1;
+	bpf_map_lookup_elem(&vcpus, &slot)->tid = tid;
+	bpf_map_lookup_elem(&threads, &tid);
+	threads.value[tid] = slot;
 	generation++;
 }
 
