@@ -4,8 +4,7 @@
  * vCPUs (watch.h). `guests` has the index of a VM: what the scheduler needs to
  * know of the guest's RCU, and what it did for the VM.
  */
-#ifndef REPRIEVE_GUARD_H
-#define REPRIEVE_GUARD_H
+#pragma once
 
 /* How long a turn lasts where few compete for a CPU. */
 #define SLICE_NS 3000000
@@ -109,5 +108,3 @@ struct settings {
 	u64 cpus; /* also those that are off */
 	u64 online;
 };
-
-#endif

@@ -3,8 +3,7 @@
  * sched_ext as the scheduler uses it, of Linux 7.1 and newer. All differences
  * between kernels are here.
  */
-#ifndef REPRIEVE_GUARD_KERNEL_BPF_H
-#define REPRIEVE_GUARD_KERNEL_BPF_H
+#pragma once
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -141,5 +140,3 @@ static __always_inline u32 kernel_any_cpu(struct task_struct *p)
 	bpf_rcu_read_unlock();
 	return cpu;
 }
-
-#endif

@@ -28,8 +28,7 @@
  * and how long it is rescued, and how much debt its VM may have for that. Each
  * of these has a bound that no word raises. No word lowers what is charged.
  */
-#ifndef REPRIEVE_GUARD_POLICY_H
-#define REPRIEVE_GUARD_POLICY_H
+#pragma once
 
 /* Inlined, since some are called with a lock held. */
 #define POLICY_FN static inline __attribute__((always_inline, unused))
@@ -464,5 +463,3 @@ POLICY_FN u64 policy_left(u64 length, u64 used, u64 grace)
 		return length - used;
 	return used - length < grace ? length + grace - used : 1;
 }
-
-#endif

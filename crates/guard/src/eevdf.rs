@@ -67,15 +67,9 @@ impl Eevdf {
     fn find(&mut self) {
         self.vms.retain(|_, vm| vm.exists());
         let found = self.finder.find(|pid| self.vms.keys().any(|key| key.pid == pid));
-        for (key, name) in found {
-            if !self.which.wants(key.pid, name.as_deref()) {
-                continue;
-            }
-            // A VM that cannot be described may just have begun: the next look tries again.
-            if let Ok(vm) = finder::describe(key) {
-                self.vms.insert(key, vm);
-            }
-        }
+        let wanted = found.into_iter().filter(|of| self.which.wants(of.0.pid, of.1.as_deref()));
+        // A VM that cannot be described may just have begun: the next look tries again.
+        self.vms.extend(wanted.filter_map(|(key, _)| Some((key, finder::describe(key).ok()?))));
     }
 }
 
