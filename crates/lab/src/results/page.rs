@@ -21,7 +21,7 @@ const FIGURES: [&str; 7] = [
 
 const TITLE: &str = "Results of the lab";
 
-const ABOUT: [&str; 3] = [
+const ABOUT: [&str; 4] = [
     "`reprieve lab results` made this page. The command measures missing cells and writes the page \
      again. [docs/lab.md](../docs/lab.md) explains experiments and figures.",
     "A figure is the median of the repeats, with their range in brackets. `alone` is without \
@@ -30,6 +30,8 @@ const ABOUT: [&str; 3] = [
     "`?`: other work took more than a tenth of the machine, so the figure decides nothing. `>=`: a \
      grace period had not ended. CPU time is of the tested VM, in % of the host's. Where the guest ran \
      out of memory, its row says in how many of the repeats.",
+    "Throughput differs by some tens of percent from one run to the next. A ratio of single repeats \
+     decides nothing near its limit.",
 ];
 
 /// What guard's figure is divided by.
