@@ -103,7 +103,7 @@ fn watch_sees_a_guest_of_64_vcpus() {
 #[test]
 #[ignore = "takes many minutes: make test-lab"]
 fn guard_schedules_guests_and_the_stock_scheduler_comes_back() {
-    let findings = check(&["guard", "guard-share", "--host", "nested"]);
+    let findings = check(&["guard", "guard-share", "guard-latency", "--host", "nested"]);
     let runs = findings[0]["figures"]["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 3, "{findings:#?}");
 }

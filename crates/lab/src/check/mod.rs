@@ -98,6 +98,9 @@ enum Check {
     /// VMs under `guard` have what is reserved for them beside ordinary threads, and by weight
     /// among each other, also a thousand runnable vCPUs, some of whose guests lie
     GuardShare,
+    /// A VM's management command under `guard` takes at most 8 times as long as under the stock
+    /// scheduler
+    GuardLatency,
     /// Nothing is stuck or left behind while VMs start, reset and die under load, and `guard` is
     /// ended, killed and started again
     Soak,
@@ -285,6 +288,7 @@ fn run(
             Check::Program => guard::check_program(setup),
             Check::Guard => guard::check(setup),
             Check::GuardShare => guard::share::check(setup),
+            Check::GuardLatency => guard::latency::check(setup),
             Check::Soak => soak::check(setup, args.length, args.seed),
         };
         found(finding.with_context(|| format!("check {}", name(check)))?)?;

@@ -5,6 +5,7 @@
 //! the kernel has no sched_ext, `guard` says so and changes nothing.
 
 mod changes;
+pub(super) mod latency;
 pub mod player;
 mod process;
 pub(super) mod share;
@@ -27,7 +28,8 @@ use std::time::{Duration, Instant};
 pub const STATE: &str = "/sys/kernel/sched_ext/state";
 
 /// Checks that pass without sched_ext if guard refuses.
-pub(super) const CHECKS: [Check; 3] = [Check::Program, Check::Guard, Check::GuardShare];
+pub(super) const CHECKS: [Check; 4] =
+    [Check::Program, Check::Guard, Check::GuardShare, Check::GuardLatency];
 
 /// How long anything may take that is waited for here.
 const LIMIT: Duration = Duration::from_secs(60);
