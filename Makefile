@@ -59,7 +59,7 @@ help:
 	@echo 'make test      format and lint checks, and all tests but the long ones; boots real guests'
 	@echo 'make test-rcu  the tests of the runtime alone: optimized, and built broken on purpose (part of make test)'
 	@echo 'make test-asan, make test-tsan  the C interface under AddressSanitizer or ThreadSanitizer (part of make test)'
-	@echo 'make test-miri  plain sections, protection and callbacks in Miri (skipped without a nightly Rust that has it)'
+	@echo 'make test-miri  plain sections, protection, callbacks and all structures in Miri (skipped without a nightly Rust that has it)'
 	@echo 'make test-models  the loom models of the runtime and the locks (part of make test)'
 	@echo 'make test-repeat  all tests of make test but the models and test-oldest, 25 times: idle, beside busy loops, on a third of the CPUs'
 	@echo 'make test-arm  the runtime and System V IPC on aarch64, in emulation (part of make test; skipped without rustup'"'"'s target)'
@@ -189,7 +189,8 @@ test-models: setup-test
 test-asan test-tsan: setup-test
 	$(CARGO_TEST) -p reprieve-capi --test c -- sanitizers::$(@:test-%=%)::
 
-# Miri has no rseq and no membarrier: it interprets what runs on macOS.
+# Miri has no rseq, no membarrier and no inline assembly, hence no restartable sections: it
+# interprets what runs on macOS.
 test-miri:
 	@if rustup run nightly cargo miri --version >/dev/null 2>&1; then \
 		set -x; MIRIFLAGS='-Zmiri-isolation-error=hide -Zmiri-permissive-provenance' \

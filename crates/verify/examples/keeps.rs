@@ -40,7 +40,7 @@ unsafe impl Lookup for Find<'_> {
                     );
                     break;
                 }
-                node = section.read(&raw const (*node).next as *const usize) as *mut Node;
+                node = section.read(&raw const (*node).next as *const *mut Node);
             }
         }
         value
@@ -64,7 +64,7 @@ unsafe impl Lookup for Get<'_> {
                 if section.read(&raw const (*node).key) == self.1 {
                     break;
                 }
-                node = section.read(&raw const (*node).next as *const usize) as *mut Node;
+                node = section.read(&raw const (*node).next as *const *mut Node);
             }
         }
         node

@@ -14,13 +14,10 @@ pub(crate) struct Array<T> {
     /// The user's.
     pub(crate) tag: usize,
     head: Head,
-    slots: [AtomicPtr<T>; 0],
+    pub(super) slots: [AtomicPtr<T>; 0],
 }
 
 impl<T> Array<T> {
-    /// Where the slots begin.
-    pub(crate) const SLOTS: usize = std::mem::offset_of!(Array<T>, slots);
-
     fn layout(len: usize) -> Layout {
         let slots =
             Layout::array::<AtomicPtr<T>>(len).and_then(|s| Layout::new::<Self>().extend(s));

@@ -13,8 +13,11 @@ use std::sync::atomic::AtomicPtr;
 /// Proof of being inside a read-side section, of whatever kind.
 pub struct Section(PhantomData<*mut ()>);
 
-/// A plain value of a register's size that may be read while it is written (each bit pattern valid,
-/// or the structure's invariants make it so).
+/// A plain value of a register's size, or a pointer, that may be read while it is written (each bit
+/// pattern valid, or the structure's invariants make it so).
+///
+/// Read a pointer as `*mut T`. An integer that is read in its place loses the provenance, and may
+/// not be followed.
 ///
 /// # Safety
 /// One aligned load instruction reads the type as a whole, and each bit pattern that a writer
@@ -33,9 +36,10 @@ pub unsafe trait Word: Copy {
 pub(super) const ASSEMBLY: bool = cfg!(all(target_arch = "x86_64", debug_assertions));
 
 macro_rules! words {
-    ($($type:ty, $atomic:ident: $class:ident, $instruction:literal;)*) => { $(
-        // SAFETY: one instruction reads the type; all bit patterns are valid integers.
-        unsafe impl Word for $type {
+    ($($type:ty, $atomic:ident$(<$target:ident>)?: $class:ident, $instruction:literal;)*) => { $(
+        // SAFETY: one instruction reads the type; all bit patterns are valid integers, and
+        // valid pointers as long as nobody follows them.
+        unsafe impl$(<$target>)? Word for $type {
             #[inline(always)]
             unsafe fn load(from: *const $type) -> $type {
                 #[cfg(all(target_arch = "x86_64", debug_assertions))]
@@ -69,6 +73,7 @@ words! {
     i64, AtomicI64: reg, "mov {0}, qword ptr [{1}]";
     usize, AtomicUsize: reg, "mov {0}, qword ptr [{1}]";
     isize, AtomicIsize: reg, "mov {0}, qword ptr [{1}]";
+    *mut T, AtomicPtr<T>: reg, "mov {0}, qword ptr [{1}]";
 }
 
 impl Section {
@@ -81,14 +86,9 @@ impl Section {
     /// `rcu_dereference` does, and on x86-64 as cheap).
     #[inline(always)]
     pub fn load<T>(&self, from: &AtomicPtr<T>) -> *mut T {
-        #[cfg(all(target_arch = "x86_64", debug_assertions))]
         // SAFETY: an AtomicPtr has the size and alignment of a pointer; the reference keeps it
         // alive.
-        unsafe {
-            self.read(from as *const AtomicPtr<T> as *const usize) as *mut T
-        }
-        #[cfg(not(all(target_arch = "x86_64", debug_assertions)))]
-        from.load(std::sync::atomic::Ordering::Acquire)
+        unsafe { self.read(from as *const AtomicPtr<T> as *const *mut T) }
     }
 
     /// Like [`load`](Section::load), with null as `None`: testing a pointer with

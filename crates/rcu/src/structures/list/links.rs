@@ -19,14 +19,10 @@ use std::ptr::null_mut;
 #[derive(Debug)]
 pub(crate) struct ListHead {
     pub(crate) next: AtomicPtr<ListHead>,
-    prev: AtomicPtr<ListHead>,
+    pub(super) prev: AtomicPtr<ListHead>,
 }
 
 impl ListHead {
-    /// Where `prev` is. Null there: the entry is in no list.
-    #[cfg(not(loom))]
-    pub(crate) const PREV: usize = std::mem::offset_of!(ListHead, prev);
-
     const_unless_loom! {
         /// In no list; as a list, not initialized: see [`init_list_head`].
         pub(crate) fn new() -> ListHead {

@@ -99,31 +99,31 @@ unsafe impl<T> Lookup for Next<T> {
 
     #[inline(always)]
     unsafe fn run(&self, section: &Section) -> Handed<Item<T>> {
-        const NEXT: usize = offset_of!(ListHead, next);
         let links_in = offset_of!(Item<T>, links);
         // SAFETY: the head is alive, as are the items, in the section or in a slot.
         unsafe {
-            let mut links = self.head as usize;
+            let head = self.head;
+            let mut links = head;
             if self.from as usize != 0 {
-                links = self.from as usize + links_in;
-                if section.read((links + ListHead::PREV) as *const usize) == 0 && !blind() {
+                links = &raw const (*self.from).links;
+                let prev = section.read(&raw const (*links).prev as *const *mut ListHead);
+                if prev as usize == 0 && !blind() {
                     return Handed::other(Part::lost());
                 }
             }
             let mut left = self.steps;
             loop {
-                links = section.read((links + NEXT) as *const usize);
-                if links == self.head as usize {
+                links = section.read(&raw const (*links).next as *const *mut _) as *const ListHead;
+                if links == head {
                     return Handed::other(Part::end());
                 }
-                let item = links - links_in;
-                let position = (item + offset_of!(Item<T>, position)) as *const i64;
-                if section.read(position) > self.last {
-                    return Handed::found(item as *const Item<T>, self.beyond);
+                let item = (links as *const u8).wrapping_sub(links_in) as *const Item<T>;
+                if section.read(&raw const (*item).position) > self.last {
+                    return Handed::found(item, self.beyond);
                 }
                 left -= 1;
                 if left == 0 {
-                    return Handed::other(Part::reached(item as *const Item<T>));
+                    return Handed::other(Part::reached(item));
                 }
             }
         }

@@ -189,7 +189,7 @@ where
         let find = Copied(Find { chains: &self.table.chains, hash });
         // SAFETY: items and chains are retired through this domain; the size was looked at.
         let pairs = unsafe { self.domain.lookup(&find) };
-        if pairs.found == 0 {
+        if pairs.found.is_null() {
             return None;
         }
         // SAFETY: one was found, so its pair was copied.

@@ -10,11 +10,21 @@ use super::table::{Chains, Item};
 use crate::read::restart::Lookup;
 use crate::read::restart::section::Section;
 use crate::read::restart::traversal::Part;
-use crate::structures::array::Array;
 use crate::structures::copy::Words;
-use crate::structures::node::Pair;
-use std::mem::offset_of;
+use std::ptr::null;
 use std::sync::atomic::AtomicPtr;
+
+/// # Safety
+/// The links are alive in the section, and more than `index`. For use inside: no calls.
+#[inline(always)]
+unsafe fn follow<K, V>(
+    section: &Section,
+    links: *const *mut Item<K, V>,
+    index: usize,
+) -> *mut Item<K, V> {
+    // SAFETY: the caller's promise.
+    unsafe { section.read(links.wrapping_add(index)) }
+}
 
 /// Finds the first item of that hash, and protects it.
 pub(super) struct Find<'a, K, V> {
@@ -23,27 +33,25 @@ pub(super) struct Find<'a, K, V> {
 }
 
 impl<K, V> Find<'_, K, V> {
-    /// 0 if there is none.
+    /// Null if there is none.
     ///
     /// # Safety
     /// In a section of the map's domain.
     #[inline(always)]
-    unsafe fn walk(&self, section: &Section) -> usize {
-        let chains = section.load(self.chains) as usize;
+    unsafe fn walk(&self, section: &Section) -> *mut Item<K, V> {
+        let chains = section.load(self.chains);
         // SAFETY: the chains are alive in the section, the index is in range, and the items found
-        // are alive, too. The first links of an item are its two `next`, one word each.
+        // are alive, too.
         unsafe {
-            let mask = section.read((chains + offset_of!(Chains<K, V>, len)) as *const usize) - 1;
-            let side = section.read((chains + offset_of!(Chains<K, V>, tag)) as *const usize);
-            let slot = chains
-                + Array::<Item<K, V>>::SLOTS
-                + (self.hash as usize & mask) * size_of::<usize>();
-            let mut item = section.read(slot as *const usize);
-            while item != 0 {
-                if section.read((item + offset_of!(Item<K, V>, hash)) as *const u64) == self.hash {
+            let mask = section.read(&raw const (*chains).len) - 1;
+            let side = section.read(&raw const (*chains).tag);
+            let slots = &raw const (*chains).slots as *const *mut Item<K, V>;
+            let mut item = follow(section, slots, self.hash as usize & mask);
+            while item as usize != 0 {
+                if section.read(&raw const (*item).hash) == self.hash {
                     break;
                 }
-                item = section.read((item + (side & 1) * size_of::<usize>()) as *const usize);
+                item = follow(section, &raw const (*item).next as *const _, side & 1);
             }
             item
         }
@@ -58,7 +66,7 @@ unsafe impl<K, V> Lookup for Find<'_, K, V> {
     #[inline(always)]
     unsafe fn run(&self, section: &Section) -> *const Item<K, V> {
         // SAFETY: the caller's promise.
-        unsafe { self.walk(section) as *const Item<K, V> }
+        unsafe { self.walk(section) }
     }
 }
 
@@ -67,27 +75,26 @@ pub(super) struct Copied<'a, K, V>(pub(super) Find<'a, K, V>);
 
 /// The result of [`Copied`]: at most 32 bytes in all.
 #[derive(Clone, Copy)]
-pub(super) struct Pairs {
-    pub(super) found: usize,
-    /// A [`Pair`] if one was found.
+pub(super) struct Pairs<K, V> {
+    pub(super) found: *const Item<K, V>,
+    /// The item's, if one was found.
     pub(super) pair: Words<3>,
 }
 
 // SAFETY: as above, and a copy in line of what nobody writes to.
 unsafe impl<K: Copy, V: Copy> Lookup for Copied<'_, K, V> {
-    type Output = Pairs;
+    type Output = Pairs<K, V>;
     const UNOPTIMIZED: bool = true;
 
     #[inline(always)]
-    unsafe fn run(&self, section: &Section) -> Pairs {
+    unsafe fn run(&self, section: &Section) -> Pairs<K, V> {
         // SAFETY: the caller's promise; the map asks for sizes that fit.
         unsafe {
             let found = self.0.walk(section);
-            if found == 0 {
+            if found as usize == 0 {
                 return Pairs { found, pair: Words::EMPTY };
             }
-            let pair = (found + offset_of!(Item<K, V>, pair)) as *const Pair<K, V>;
-            Pairs { found, pair: Words::copy(pair) }
+            Pairs { found, pair: Words::copy(&raw const (*found).pair) }
         }
     }
 }
@@ -129,38 +136,36 @@ unsafe impl<K, V> Lookup for Next<'_, K, V> {
 
     #[inline(always)]
     unsafe fn run(&self, section: &Section) -> Part<Item<K, V>> {
-        let chains = section.load(self.chains) as usize;
+        let chains = section.load(self.chains);
         // SAFETY: as in `walk`.
         unsafe {
-            let len = section.read((chains + offset_of!(Chains<K, V>, len)) as *const usize);
-            let side = section.read((chains + offset_of!(Chains<K, V>, tag)) as *const usize);
-            let slots = chains + Array::<Item<K, V>>::SLOTS;
+            let len = section.read(&raw const (*chains).len);
+            let side = section.read(&raw const (*chains).tag);
+            let slots = &raw const (*chains).slots as *const *mut Item<K, V>;
             let (mut place, mut left) = (self.place, self.steps);
             loop {
-                let (mut first, mut first_at, mut twins) = (0, 0, 0);
-                let slot = slots + (place as usize & (len - 1)) * size_of::<usize>();
-                let mut item = section.read(slot as *const usize);
-                while item != 0 {
-                    let at = section.read((item + offset_of!(Item<K, V>, hash)) as *const u64);
-                    let at = at & !TWINS;
+                let (mut first, mut first_at, mut twins) = (const { null() }, 0, 0);
+                let mut item = follow(section, slots, place as usize & (len - 1));
+                while item as usize != 0 {
+                    let at = section.read(&raw const (*item).hash) & !TWINS;
                     if !before(at, place) {
-                        if first == 0 || before(at, first_at) {
-                            (first, first_at, twins) = (item, at, 0);
+                        if first as usize == 0 || before(at, first_at) {
+                            (first, first_at, twins) = (item as *const _, at, 0);
                         } else if at == first_at {
                             twins = TWINS;
                         }
                     }
-                    item = section.read((item + (side & 1) * size_of::<usize>()) as *const usize);
+                    item = follow(section, &raw const (*item).next as *const _, side & 1);
                 }
-                if first != 0 {
+                if first as usize != 0 {
                     let place =
                         if twins != 0 { first_at | twins } else { after(first_at, 1 << 62) };
-                    return Part { node: first as *const Item<K, V>, word: place as usize };
+                    return Part { node: first, word: place as usize };
                 }
                 place = after(place & (len as u64 - 1), len as u64 / 2);
                 left -= 1;
                 if place == 0 || left == 0 {
-                    return Part { node: const { std::ptr::null() }, word: place as usize };
+                    return Part { node: const { null() }, word: place as usize };
                 }
             }
         }

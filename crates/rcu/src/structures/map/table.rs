@@ -52,7 +52,7 @@ const AHEAD: usize = 16;
 /// A key with its value. The address of an item is that of its node.
 #[repr(C)]
 pub(crate) struct Item<K, V> {
-    next: [AtomicPtr<Item<K, V>>; 2],
+    pub(super) next: [AtomicPtr<Item<K, V>>; 2],
     pub(crate) hash: u64,
     pub(crate) pair: Pair<K, V>,
 }

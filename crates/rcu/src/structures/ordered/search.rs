@@ -68,7 +68,7 @@ unsafe impl<K, V> Lookup for Hop<K, V> {
     #[inline(always)]
     unsafe fn run(&self, section: &Section) -> Handed<Item<K, V>> {
         // SAFETY: the link is alive, in an item that is in a slot, or in the head.
-        let next = unsafe { section.read(self.link as *const usize) };
+        let next = unsafe { section.read(self.link as *const *mut Item<K, V>) } as usize;
         if next & MARK != 0 && !blind() {
             return Handed::other(Part::lost());
         }

@@ -9,34 +9,44 @@ use crate::structures::copy::Words;
 use crate::structures::node::Pair;
 use std::marker::PhantomData;
 use std::mem::offset_of;
+use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
 
 const BITS: usize = offset_of!(Node, key) + offset_of!(Key, bits);
 const MASK: usize = offset_of!(Node, key) + offset_of!(Key, mask);
 const NEXT: usize = offset_of!(Node, key) + offset_of!(Key, next);
 const LENGTH: usize = offset_of!(Node, key) + offset_of!(Key, length);
-const ROUTE: usize = offset_of!(Node, route);
 const CHILDREN: usize = offset_of!(Node, children);
 
 /// # Safety
 /// The node is alive in the section. For use inside: no calls.
 #[inline(always)]
-unsafe fn field(section: &Section, node: usize, offset: usize) -> u64 {
+unsafe fn field(section: &Section, node: *const Node, offset: usize) -> u64 {
     // SAFETY: the caller's promise; fields of eight bytes.
-    unsafe { section.read((node + offset) as *const u64) }
+    unsafe { section.read((node as *const u8).wrapping_add(offset) as *const u64) }
 }
 
-/// The child to which the address belongs.
+/// The child whose link lies at that offset.
 ///
 /// # Safety
 /// As for [`field`].
 #[inline(always)]
-unsafe fn child(section: &Section, node: usize, [high, low]: Bits) -> (usize, usize) {
+unsafe fn follow(section: &Section, node: *const Node, offset: usize) -> *mut Node {
+    // SAFETY: the caller's promise.
+    unsafe { section.read((node as *const u8).wrapping_add(offset) as *const *mut Node) }
+}
+
+/// The child to which the address belongs, and how far its link is behind the first.
+///
+/// # Safety
+/// As for [`field`].
+#[inline(always)]
+unsafe fn child(section: &Section, node: *const Node, [high, low]: Bits) -> (*mut Node, usize) {
     // SAFETY: the caller's promise.
     unsafe {
         let next = (high & field(section, node, NEXT)) | (low & field(section, node, NEXT + 8));
         let side = if next == 0 { 0 } else { size_of::<usize>() };
-        (section.read((node + CHILDREN + side) as *const usize), side)
+        (follow(section, node, CHILDREN + side), side)
     }
 }
 
@@ -45,7 +55,7 @@ unsafe fn child(section: &Section, node: usize, [high, low]: Bits) -> (usize, us
 /// # Safety
 /// As for [`field`].
 #[inline(always)]
-unsafe fn covers(section: &Section, node: usize, [high, low]: Bits) -> bool {
+unsafe fn covers(section: &Section, node: *const Node, [high, low]: Bits) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         let high = (high ^ field(section, node, BITS)) & field(section, node, MASK);
@@ -70,12 +80,12 @@ unsafe impl<T> Lookup for Longest<'_, T> {
     unsafe fn run(&self, section: &Section) -> *const Route<T> {
         // SAFETY: everything that is found in the section is alive in it.
         unsafe {
-            let (mut node, mut best) = (section.load(self.root) as usize, 0);
-            while node != 0 {
+            let (mut node, mut best) = (section.load(self.root), const { null_mut() });
+            while node as usize != 0 {
                 if !covers(section, node, self.address) {
                     break;
                 }
-                if section.read((node + ROUTE) as *const usize) != 0 {
+                if section.read(&raw const (*node).route) != 0 {
                     best = node;
                 }
                 node = child(section, node, self.address).0;
@@ -90,27 +100,26 @@ pub(super) struct Copied<'a, T>(pub(super) Longest<'a, T>);
 
 /// The result of [`Copied`]: 32 bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Found {
-    pub(super) route: usize,
+pub(super) struct Found<T> {
+    pub(super) route: *const Route<T>,
     /// A value, if there is a route.
     pub(super) value: Words<3>,
 }
 
 // SAFETY: as above, and a copy in line of what nobody writes to.
 unsafe impl<K: Copy, V: Copy> Lookup for Copied<'_, Pair<K, V>> {
-    type Output = Found;
+    type Output = Found<Pair<K, V>>;
     const UNOPTIMIZED: bool = true;
 
     #[inline(always)]
-    unsafe fn run(&self, section: &Section) -> Found {
+    unsafe fn run(&self, section: &Section) -> Found<Pair<K, V>> {
         // SAFETY: the caller's promise; the table asks for sizes that fit.
         unsafe {
-            let route = self.0.run(section) as usize;
-            if route == 0 {
+            let route = self.0.run(section);
+            if route as usize == 0 {
                 return Found { route, value: Words::EMPTY };
             }
-            let value = offset_of!(Route<Pair<K, V>>, value) + offset_of!(Pair<K, V>, value);
-            Found { route, value: Words::copy((route + value) as *const V) }
+            Found { route, value: Words::copy(&raw const (*route).value.value) }
         }
     }
 }
@@ -131,12 +140,12 @@ unsafe impl<T> Lookup for Exact<'_, T> {
     unsafe fn run(&self, section: &Section) -> *const Route<T> {
         // SAFETY: as for `Longest`.
         unsafe {
-            let (mut node, mut found) = (section.load(self.root) as usize, 0);
-            while node != 0 {
+            let (mut node, mut found) = (section.load(self.root), const { null_mut() });
+            while node as usize != 0 {
                 let length = field(section, node, LENGTH) as i64;
                 if length >= self.key.length || !covers(section, node, self.key.bits) {
                     let same = length == self.key.length && covers(section, node, self.key.bits);
-                    if same && section.read((node + ROUTE) as *const usize) != 0 {
+                    if same && section.read(&raw const (*node).route) != 0 {
                         found = node;
                     }
                     break;
@@ -167,22 +176,22 @@ unsafe impl<T> Lookup for Next<'_, T> {
         // SAFETY: as for `Longest`. A fork has two children.
         unsafe {
             // The nodes under `behind` are all behind the prefix, and there is none before them.
-            let (mut node, mut behind) = (section.load(self.root) as usize, 0);
-            while node != 0 {
+            let (mut node, mut behind) = (section.load(self.root), const { null_mut() });
+            while node as usize != 0 {
                 let own = field(section, node, LENGTH) as i64;
                 if own <= length && covers(section, node, self.last.bits) {
-                    let zero = section.read((node + CHILDREN) as *const usize);
-                    let one = section.read((node + CHILDREN + size_of::<usize>()) as *const usize);
+                    let zero = follow(section, node, CHILDREN);
+                    let one = follow(section, node, CHILDREN + size_of::<usize>());
                     if own == length {
-                        if zero != 0 {
+                        if zero as usize != 0 {
                             behind = zero;
-                        } else if one != 0 {
+                        } else if one as usize != 0 {
                             behind = one;
                         }
                         break;
                     }
                     let (child, side) = child(section, node, self.last.bits);
-                    if side == 0 && one != 0 {
+                    if side == 0 && one as usize != 0 {
                         behind = one;
                     }
                     node = child;
@@ -195,8 +204,8 @@ unsafe impl<T> Lookup for Next<'_, T> {
                 }
                 break;
             }
-            while behind != 0 && section.read((behind + ROUTE) as *const usize) == 0 {
-                behind = section.read((behind + CHILDREN) as *const usize);
+            while behind as usize != 0 && section.read(&raw const (*behind).route) == 0 {
+                behind = follow(section, behind, CHILDREN);
             }
             behind as *const Route<T>
         }

@@ -180,7 +180,7 @@ impl<A: Address, V: Send + Sync + 'static, D: Handle> PrefixTable<A, V, D> {
         // found has been copied.
         unsafe {
             let found = self.domain.lookup(&Copied(self.longest(address.into())));
-            (found.route != 0).then(|| found.value.value())
+            (!found.route.is_null()).then(|| found.value.value())
         }
     }
 
