@@ -4,7 +4,7 @@
 
 use reprieve::Domain;
 use reprieve::structures::prefix::{Prefix, PrefixTable};
-use reprieve::structures::{Cell, List, Map};
+use reprieve::structures::{Cell, List, Map, OrderedMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -92,6 +92,29 @@ fn map_beside_a_writer() {
     };
     beside(&domain, read, write);
     assert!(twins.chains() > 16);
+}
+
+#[test]
+fn ordered_map_beside_a_writer() {
+    let domain = Domain::builder().build().unwrap();
+    let map = OrderedMap::new_in(&domain);
+    map.insert(10, text(10));
+    let read = || {
+        assert_eq!(number(&map.protect(&10).unwrap()) % 100, 10);
+        assert!(map.get(&3, &domain.read_lock()).is_none_or(|value| value == "3"));
+        assert!(map.iter().map(|held| *held.key()).is_sorted());
+        assert!(map.range(5..15).all(|held| number(&held) % 100 == *held.key()));
+        assert!(map.range_in(5.., &domain.read_lock()).any(|(&key, _)| key == 10));
+        assert!(*map.last().unwrap().key() >= 10);
+    };
+    let write = || {
+        (0..20).for_each(|n| _ = map.insert_new(n, text(n)));
+        map.insert(10, text(110));
+        assert_eq!(*map.remove(&3).unwrap().detach(), "3");
+        map.retain(|key, _| key % 5 == 0);
+        assert_eq!(*map.pop_first().unwrap(), "0");
+    };
+    beside(&domain, read, write);
 }
 
 #[test]

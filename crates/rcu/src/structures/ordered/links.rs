@@ -123,6 +123,17 @@ impl<K, V> Item<K, V> {
         item.wrapping_byte_add(Self::LINKS).cast::<Link<K, V>>().wrapping_add(level)
     }
 
+    /// Its key and value; `None` of a null pointer. A reference to the whole item would cover the
+    /// head, which the item's retirement writes to while readers are on it.
+    ///
+    /// # Safety
+    /// Null, or alive for `'a`.
+    #[inline(always)]
+    pub(crate) unsafe fn pair<'a>(item: *const Item<K, V>) -> Option<&'a Pair<K, V>> {
+        // SAFETY: the caller's promise.
+        if item.is_null() { None } else { Some(unsafe { &(*item).pair }) }
+    }
+
     /// 0 of a null pointer.
     ///
     /// # Safety
@@ -184,8 +195,8 @@ impl<K, V> Levels<K, V> {
                 // SAFETY: everything reached in a section is alive in it, marked or not.
                 let next = unsafe { next(self.link(found.before, level)) };
                 // SAFETY: as above.
-                let item = unsafe { next.as_ref() };
-                if next == found.after || !item.is_some_and(|item| below(&item.pair.key)) {
+                let pair = unsafe { Item::pair(next) };
+                if next == found.after || !pair.is_some_and(|pair| below(&pair.key)) {
                     found.after = next;
                     break;
                 }

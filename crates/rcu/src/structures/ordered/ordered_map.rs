@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The ordered map as programs use it: reads. `write` has the updates.
 
-use super::links::Levels;
+use super::links::{Item, Levels};
 use super::range::{Iter, Range, RangeIn};
 use super::search::{Hopped, Search, Slot, hop};
 use crate::read::guard::ReadSide;
@@ -128,8 +128,8 @@ where
     {
         handle::check(&self.domain, guard);
         // SAFETY: the guard's section is one of this domain and lasts for 'g.
-        let item = unsafe { self.levels.find(|k| k.borrow() < key).after.as_ref()? };
-        (item.pair.key.borrow() == key).then_some(&item.pair.value)
+        let pair = unsafe { Item::pair(self.levels.find(|k| k.borrow() < key).after)? };
+        (pair.key.borrow() == key).then_some(&pair.value)
     }
 
     /// The item of `key`, protected: for any time. No grace period waits for it, nor for the

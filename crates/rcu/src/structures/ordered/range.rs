@@ -86,7 +86,7 @@ where
                     std::mem::swap(&mut self.last.1, &mut self.spare);
                 }
                 Hopped::Lost => {
-                    let last: Option<&Q> = last.as_ref().map(|last| last.pair.key.borrow());
+                    let last: Option<&Q> = Item::pair(last).map(|last| last.key.borrow());
                     let below = |key: &K| match last {
                         Some(last) => key.borrow() <= last,
                         None => before(&self.range, key.borrow()),
@@ -127,13 +127,13 @@ impl<'g, Q: Ord + ?Sized, R: RangeBounds<Q>, K: Borrow<Q>, V> Iterator for Range
     fn next(&mut self) -> Option<(&'g K, &'g V)> {
         // SAFETY: in the section in which it was made, in which the item stays alive.
         unsafe {
-            let item = self.item.as_ref()?;
-            if after(&self.range, item.pair.key.borrow()) {
+            let pair = Item::pair(self.item)?;
+            if after(&self.range, pair.key.borrow()) {
                 self.item = null();
                 return None;
             }
-            self.item = next(Item::link(item, 0));
-            Some((&item.pair.key, &item.pair.value))
+            self.item = next(Item::link(self.item, 0));
+            Some((&pair.key, &pair.value))
         }
     }
 }

@@ -168,8 +168,8 @@ where
         let locked = self.levels.lock();
         let place = locked.find(|k| k.cmp(held.key()));
         // SAFETY: null, or in the map.
-        let item = unsafe { place.item.as_ref() }?;
-        std::ptr::eq(&item.pair, held.pair()).then_some((locked, place))
+        let pair = unsafe { Item::pair(place.item) }?;
+        std::ptr::eq(pair, held.pair()).then_some((locked, place))
     }
 
     /// Puts `new`, or nothing, in the place, gives the lock up, and retires the item that was
