@@ -113,9 +113,11 @@ impl Program {
     /// Options of the compiler; `None` if a library that it needs is not installed.
     fn options(&self) -> Option<Vec<String>> {
         let library = if self.file == HASH_TABLE { liburcu_cds()? } else { &[] };
-        let compat = format!("-I{}", prefix().join("include/reprieve/compat").display());
+        // Only programs for liburcu have options, and need its headers.
+        let compat = (!self.options.is_empty())
+            .then(|| format!("-I{}", prefix().join("include/reprieve/compat").display()));
         let options = self.options.iter().chain(library).map(ToString::to_string);
-        Some(options.chain([compat]).collect())
+        Some(options.chain(compat).collect())
     }
 }
 
