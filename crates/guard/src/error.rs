@@ -14,7 +14,7 @@ pub enum Error {
     Ended(String),
     #[error("guard does not run here with --backend sched-ext: start `reprieve guard` first")]
     NotRunning,
-    #[error("no VM is called {asked:?} or has that process ID; there are {there}")]
+    #[error("guard knows no VM with the name or process ID {asked:?} yet; there are {there}")]
     NoVm { asked: String, there: String },
     #[error(
         "this is a dry run, with the policy that it was started with: start it again with another --policy"

@@ -38,6 +38,8 @@ pub struct Follower {
 
 /// The scheduler's knowledge of a VM.
 pub struct Known {
+    /// The VM's name, or its process ID.
+    name: String,
     /// The index of the VM's entry.
     pub index: u32,
     pub policy: Policy,
@@ -88,26 +90,30 @@ impl Follower {
         // VMs that have just come.
         self.due = Instant::now();
         self.look(program);
-        let machines = self.machines.lock();
-        let name = |machine: &Machine| machine.name.clone().unwrap_or(machine.key.pid.to_string());
-        let running = || machines.values().filter(|machine| machine.runs());
-        let which = vm.map_or(Which::All, |vm| Which::Named(vec![vm.into()]));
-        let chosen: Vec<&Machine> =
-            running().filter(|m| which.wants(m.key.pid, m.name.as_deref())).collect();
-        if let (Some(vm), true) = (vm, chosen.is_empty()) {
-            let there: Vec<String> = running().map(name).collect();
-            let there = if there.is_empty() { "none".into() } else { there.join(", ") };
-            return Err(Error::NoVm { asked: vm.into(), there });
-        }
+        let mut chosen = self.chosen(vm)?;
+        chosen.iter_mut().for_each(|known| known.apply(program, policy));
+        let names = chosen.iter().map(|known| known.name.clone()).collect();
         if vm.is_none() {
             self.policy = policy;
         }
-        for machine in &chosen {
-            if let Some(known) = self.known.get_mut(&machine.key) {
-                known.apply(program, policy);
+        Ok(names)
+    }
+
+    /// The VMs with this name or process ID. A VM of which the scheduler was not told yet is
+    /// refused: the policy would be lost.
+    fn chosen(&mut self, vm: Option<&str>) -> Result<Vec<&mut Known>, Error> {
+        let which = vm.map_or(Which::All, |vm| Which::Named(vec![vm.into()]));
+        let there: Vec<String> = self.known.values().map(|known| known.name.clone()).collect();
+        let wanted = |of: &(&Key, &mut Known)| which.wants(of.0.pid, Some(&of.1.name));
+        let chosen: Vec<&mut Known> =
+            self.known.iter_mut().filter(wanted).map(|(_, known)| known).collect();
+        match vm {
+            Some(vm) if chosen.is_empty() => {
+                let there = if there.is_empty() { "none".into() } else { there.join(", ") };
+                Err(Error::NoVm { asked: vm.into(), there })
             }
+            _ => Ok(chosen),
         }
-        Ok(chosen.into_iter().map(name).collect())
     }
 
     /// Looks what has changed, if it is time.
@@ -179,7 +185,8 @@ impl Follower {
             program.guests.put(index as usize, types::guest { weight, ..Default::default() });
         }
         let before = before.map(|before| before.vcpus).unwrap_or_default();
-        let mut known = Known { index, policy, user, vcpus, boot, weighed, limit };
+        let name = machine.name.clone().unwrap_or(pid.to_string());
+        let mut known = Known { name, index, policy, user, vcpus, boot, weighed, limit };
         if !same {
             known.set(program, offset_of!(types::guest, ready), 0u32);
             known.apply(program, policy);
@@ -315,6 +322,26 @@ fn switch(tid: u32, from: libc::c_int, to: libc::c_int) {
 mod tests {
     use super::*;
     use libc::{SCHED_BATCH, SCHED_IDLE};
+
+    #[test]
+    fn a_policy_for_a_vm_that_is_not_known_yet_is_refused() {
+        let (machines, key) = (Arc::<Machines>::default(), Key { pid: 4711, start_time: 0 });
+        machines.lock().insert(key, Machine::new(key, Some("db".into())));
+        let mut follower = Follower::new(machines, Policy::Full);
+        for vm in ["db", "4711"] {
+            let refused = follower.chosen(Some(vm)).err().unwrap().to_string();
+            assert!(refused.contains(vm) && refused.contains("there are none"), "{refused}");
+        }
+        let (name, weighed) = ("db".into(), weight::of_process(key.pid));
+        let (policy, vcpus, boot, limit) = (Policy::Full, vec![], None, None);
+        let known = Known { name, index: 0, policy, user: 0, vcpus, boot, weighed, limit };
+        follower.known.insert(key, known);
+        for vm in [Some("db"), Some("4711"), None] {
+            assert_eq!(follower.chosen(vm).unwrap().len(), 1);
+        }
+        let refused = follower.chosen(Some("web")).err().unwrap().to_string();
+        assert!(refused.ends_with("there are db"), "{refused}");
+    }
 
     #[test]
     fn only_ordinary_threads_are_taken_from_their_class_and_given_back() {
