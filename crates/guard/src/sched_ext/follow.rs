@@ -14,6 +14,7 @@ use reprieve_watch::cgroup;
 use reprieve_watch::vms::discovery::Machines;
 use reprieve_watch::vms::finder::Key;
 use reprieve_watch::vms::machine::Machine;
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::path::PathBuf;
@@ -132,7 +133,9 @@ impl Follower {
         let running = || machines.values().filter(|machine| machine.runs());
         let runs = |key: &Key| machines.get(key).is_some_and(Machine::runs);
         self.known.retain(|key, known| runs(key) || known.forget(program));
-        running().for_each(|machine| self.tell(program, machine, cgroups));
+        // Asking for it starts a thread.
+        let default_slice = LazyCell::<Option<Duration>>::new(|| slice::default().ok());
+        running().for_each(|machine| self.tell(program, machine, cgroups, &default_slice));
         let mut sharing = BTreeMap::<(u32, &str), u32>::new();
         // Root's own divide nothing.
         for known in self.known.values().filter(|known| known.user != 0) {
@@ -157,7 +160,13 @@ impl Follower {
     }
 
     /// Tells of a VM; weights and limits are read anew if `cgroups`.
-    fn tell(&mut self, program: &Program, machine: &Machine, cgroups: bool) {
+    fn tell(
+        &mut self,
+        program: &Program,
+        machine: &Machine,
+        cgroups: bool,
+        default_slice: &LazyCell<Option<Duration>>,
+    ) {
         // Without an entry, the kernel schedules it.
         let (Some(index), Some(user)) = (machine.index(), machine.user()) else { return };
         let pid = machine.key.pid;
@@ -202,20 +211,19 @@ impl Follower {
         }
         // Somebody may have changed the policy of a thread and back.
         if cgroups || !same {
-            let default = known.limit.as_ref().map(|_| slice::default());
             for vcpu in known.vcpus.iter().filter(|vcpu| process::has_thread(pid, vcpu.tid)) {
-                let Some(default) = &default else {
+                if known.limit.is_none() {
                     // The slice of a limit that is gone: a thread of sched_ext would keep it.
                     if slice::get(vcpu.tid).is_ok_and(|slice| slice == SHORT) {
                         let _ = slice::set(vcpu.tid, None);
                     }
                     switch(vcpu.tid, SCHED_OTHER, SCHED_EXT);
                     continue;
-                };
+                }
                 // sched_ext keeps no limit. A short slice is the next best.
                 switch(vcpu.tid, SCHED_EXT, SCHED_OTHER);
-                if let Ok(default) = default {
-                    let _ = slice::shorten(vcpu.tid, *default, SHORT);
+                if let Some(default) = **default_slice {
+                    let _ = slice::shorten(vcpu.tid, default, SHORT);
                 }
             }
         }
