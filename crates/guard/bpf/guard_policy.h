@@ -306,8 +306,10 @@ POLICY_FN u64 policy_debt(const struct policy_thread *thread,
 	s64 ahead = policy_after(thread->vtime, queue);
 	u64 debt = ahead > 0 ? (u64)ahead : 0;
 
-	/* The integral of a small weight may be long. */
-	return debt / POLICY_WEIGHT * policy_weight(group);
+	/* The integral of a small weight may be long. policy_weight would round
+	 * a weight just below 2 down to 1, and hide half of the debt. */
+	return debt / POLICY_WEIGHT * group->weight /
+	       (group->runnable ? group->runnable : 1);
 }
 
 POLICY_FN void policy_refill(struct policy_budget *budget, u64 now)

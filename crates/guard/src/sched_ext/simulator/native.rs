@@ -25,6 +25,7 @@ unsafe extern "C" {
     pub safe fn native_timer(cpu: u32);
     pub safe fn native_tick(tid: u32);
     pub safe fn native_turn(count: u64) -> u64;
+    pub safe fn native_debt(weight: u64, runnable: u64, ran: u64) -> u64;
 }
 
 /// Looks at entries of maps.

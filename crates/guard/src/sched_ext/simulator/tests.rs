@@ -378,6 +378,15 @@ fn many_vms_share_many_cpus() {
     }
 }
 
+/// However little of its VM's weight a vCPU has, its debt is what it ran out of turn.
+#[test]
+fn debt_is_run_time() {
+    for (weight, runnable) in [(1, 1), (1, 64), (100, 1), (100, 51), (199, 100), (10_000, 3)] {
+        let debt = native::native_debt(weight, runnable, 2 * HOLD);
+        assert!(debt.abs_diff(2 * HOLD) <= 10 * US, "{runnable} of {weight}: {debt}");
+    }
+}
+
 /// A round takes as long as with four threads, until turns are so short that each is hardly worth
 /// its switch.
 #[test]

@@ -96,3 +96,13 @@ u64 native_turn(u64 count)
 {
 	return policy_turn(count);
 }
+
+/* The debt of one of a VM's vCPUs, which ran for so long. */
+u64 native_debt(u64 weight, u64 runnable, u64 ran)
+{
+	struct policy_group group = {.weight = weight, .runnable = runnable};
+	struct policy_thread thread = {};
+
+	policy_charge(&thread, &group, ran);
+	return policy_debt(&thread, &group, 0);
+}
