@@ -39,18 +39,49 @@ static __always_inline void set_owing(u32 index, _Bool owes)
 		add(&owing, -1);
 }
 
-/* Notes the guest's gp_seq. Several CPUs may do so at once: an older one may
- * win until the next look. */
-static __always_inline void note_seq(struct guest *guest, u64 seq, u64 now)
+/* Whether one may owe, by the last look. */
+static __always_inline _Bool may_owe(const struct guest *guest,
+				     const struct vm *vm)
 {
-	u64 before = guest->grace.seq, next = seq & 3 ? seq : 0;
+	return guest->ready && vm->ready && guest->full && guest->grace.seq;
+}
 
-	if (next == before)
+/* How many vCPUs one look tries to rescue, and how many steps it takes to find
+ * them. Each is the look-up of a thread, and there may be thousands: the next
+ * look goes on with the others. */
+#define LOOK_OWING 16
+#define LOOK_STEPS 128
+/* Places in a pass: one for each CPU of each leaf of each VM. */
+#define LEAF_PLACES 64
+#define VM_PLACES (LEAF_PLACES * MAX_LEAVES)
+
+/* A CPU's last look at a guest, and its pass over all vCPUs that owe. */
+struct pass {
+	struct grace seen;
+	u32 left; /* how many vCPUs this look may still try */
+	u32 place; /* the next */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pass);
+} passes SEC(".maps");
+
+/* Notes what a look has seen, under the group's lock. Several CPUs may look at
+ * a guest at once, each for a vCPU that has stopped. So the look that began
+ * last reads what all of them left: an older one that ends later is void. */
+static __always_inline void note(struct grace *grace, struct grace *seen)
+{
+	if (policy_after(seen->looked, grace->looked) < 0)
 		return;
+	if (grace->seq && grace->seq >> 2 == seen->seq >> 2)
+		seen->since = grace->since;
 	/* Before the number: rescue() reads both. */
-	if (next && (!before || next >> 2 != before >> 2))
-		guest->grace.since = now;
-	__sync_val_compare_and_swap(&guest->grace.seq, before, next);
+	grace->since = seen->since;
+	barrier();
+	*grace = *seen;
 }
 
 /* Knowledge of the guest's grace-period kthread. */
@@ -120,27 +151,28 @@ static __always_inline u64 cpu_bit(const struct leaf *leaf, u32 cpu)
 __noinline int look_at_rcu(u64 now)
 {
 	struct task *task = task_of(bpf_get_current_task_btf());
+	struct group *group = task ? group_of(task) : 0;
 	struct guest *guest = task ? guest_of(task) : 0;
-	u32 index = task ? task->vm : 0;
+	u32 index = task ? task->vm : 0, zero = 0, i;
+	struct pass *pass = bpf_map_lookup_elem(&passes, &zero);
 	struct vm *vm = bpf_map_lookup_elem(&vms, &index);
 	struct kthread kthread = {.cpu = NO_CPU};
 	u64 any = 0, seq = 0;
-	u32 slot = 0, i;
 
-	if (!guest || !vm || !guest->ready || !vm->ready || !vm->gp_seq)
-		return 0;
-	guest->grace.looked = now;
-	if (read_guest(&seq, vm->gp_seq))
+	if (!pass || !group || !guest || !vm || !guest->ready || !vm->ready ||
+	    !vm->gp_seq || read_guest(&seq, vm->gp_seq))
 		return 0;
 	look_at_kthread(guest, seq, &kthread);
 	/* Between two grace periods, a ready kthread is about to begin the next
 	 * one. Callbacks wait for that: it counts from now on. */
 	if (kthread.ready)
 		seq |= 1;
-	note_seq(guest, seq, now);
-	if (kthread.cpu < MAX_GUEST_CPUS)
-		slot = guest->rcu.slots[kthread.cpu & (MAX_GUEST_CPUS - 1)];
-	guest->grace.kthread = kthread.ready ? slot : 0;
+	pass->seen.seq = seq & 3 ? seq : 0;
+	pass->seen.since = pass->seen.looked = now;
+	pass->seen.kthread = 0;
+	if (kthread.ready && kthread.cpu < MAX_GUEST_CPUS)
+		pass->seen.kthread =
+			guest->rcu.slots[kthread.cpu & (MAX_GUEST_CPUS - 1)];
 	for (i = 0; i < MAX_LEAVES; i++) {
 		struct leaf *leaf = &guest->rcu.leaves[i];
 		u64 mask = 0;
@@ -154,10 +186,14 @@ __noinline int look_at_rcu(u64 now)
 		if (seq & 3)
 			mask |= cpu_bit(leaf, kthread.cpu) |
 				cpu_bit(leaf, blocked_cpu(guest, vm, leaf));
-		guest->grace.owes[i] = mask;
+		pass->seen.owes[i] = mask;
 		any |= mask;
 	}
-	set_owing(index, !!any);
+	bpf_spin_lock(&group->lock);
+	note(&guest->grace, &pass->seen);
+	bpf_spin_unlock(&group->lock);
+	if (any)
+		set_owing(index, 1);
 	return 0;
 }
 
@@ -343,28 +379,6 @@ int BPF_PROG(guard_guest_timer, void *timer)
 	return 0;
 }
 
-/* How many vCPUs one look tries to rescue, and how many steps it takes to find
- * them. Each is the look-up of a thread, and there may be thousands: the next
- * look goes on with the others. */
-#define LOOK_OWING 16
-#define LOOK_STEPS 128
-/* Places in a pass: one for each CPU of each leaf of each VM. */
-#define LEAF_PLACES 64
-#define VM_PLACES (LEAF_PLACES * MAX_LEAVES)
-
-/* A CPU's pass over all vCPUs that owe. */
-struct pass {
-	u32 left; /* how many vCPUs this look may still try */
-	u32 place; /* the next */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct pass);
-} passes SEC(".maps");
-
 /* Index of the lowest bit. (clang 14 has none of its own for eBPF.) Not inlined
  * in the loop: Linux 6.18's verifier would end with an error of its own when it
  * goes back over this arithmetic. */
@@ -420,9 +434,13 @@ static __always_inline _Bool rescue_next(struct pass *pass, u64 now)
 	guest = bpf_map_lookup_elem(&guests, &index);
 	if (!vm || !guest)
 		return 0;
-	if (!guest->ready || !vm->ready || !guest->grace.seq || !guest->full) {
-		/* The VM may be gone. */
+	if (!may_owe(guest, vm)) {
+		/* The VM may be gone. Only here the bit is cleared. A look
+		 * notes what it saw before it sets the bit: if it set the bit
+		 * before this, the second question is answered with yes. */
 		set_owing(index, 0);
+		if (may_owe(guest, vm))
+			set_owing(index, 1);
 		return 0;
 	}
 	if (leaf >= guest->rcu.leaves_used)

@@ -146,7 +146,7 @@ impl Habit {
 #[derive(Default)]
 pub struct Vm {
     pub vcpus: Vec<usize>,
-    seq: u64,
+    pub seq: u64,
     began: u64,
     owes: u128,
     jiffies: u64,

@@ -106,7 +106,7 @@ pub struct Cpu {
 }
 
 /// A call that is due at some time.
-type Event = Box<dyn FnOnce()>;
+pub type Event = Box<dyn FnOnce()>;
 
 #[derive(Default)]
 pub struct Machine {
@@ -125,6 +125,8 @@ pub struct Machine {
     /// By time, and in the order in which they were planned.
     events: BTreeMap<(u64, u64), Event>,
     planned: u64,
+    /// What happens while the next read of a guest's memory stalls.
+    pub stall: Option<Event>,
     pub random: fastrand::Rng,
 }
 
@@ -486,16 +488,6 @@ kernel! {
         m.tasks[m.cpus[m.here].current]
     }
 
-    /// The memory of the process whose thread is current.
-    fn bpf_probe_read_user(m, to: *mut u8, bytes: u32, from: u64) -> i64 {
-        let Some(source) = m.user_memory(m.cpus[m.here].current, from, bytes as usize) else {
-            return FAULT;
-        };
-        // SAFETY: the scheduler has room for as many bytes as it asks for.
-        unsafe { to.copy_from_nonoverlapping(source.as_ptr(), source.len()) };
-        0
-    }
-
     fn bpf_task_from_pid(m, pid: i32) -> Option<&'static Task> {
         m.tasks.get(pid as usize).filter(|_| pid > 0).copied()
     }
@@ -615,6 +607,23 @@ kernel! {
         let cpu = m.here;
         m.after(0, move || enqueue_again(cpu));
     }
+}
+
+/// The memory of the process whose thread is current.
+#[unsafe(no_mangle)]
+extern "C" fn bpf_probe_read_user(to: *mut u8, bytes: u32, from: u64) -> i64 {
+    let mut m = machine();
+    let current = m.cpus[m.here].current;
+    let Some(source) = m.user_memory(current, from, bytes as usize) else { return FAULT };
+    // SAFETY: the scheduler has room for as many bytes as it asks for.
+    unsafe { to.copy_from_nonoverlapping(source.as_ptr(), source.len()) };
+    let (here, stall) = (m.here, m.stall.take());
+    drop(m);
+    if let Some(stall) = stall {
+        stall();
+        machine().here = here;
+    }
+    0
 }
 
 /// Moves the thread. Where it leaves the scheduler's hands, `ops.dequeue` follows.

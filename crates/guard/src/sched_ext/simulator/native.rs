@@ -26,6 +26,7 @@ unsafe extern "C" {
     pub safe fn native_tick(tid: u32);
     pub safe fn native_turn(count: u64) -> u64;
     pub safe fn native_debt(weight: u64, runnable: u64, ran: u64) -> u64;
+    pub safe fn look_at_rcu(now: u64) -> i32;
 }
 
 /// Looks at entries of maps.

@@ -378,6 +378,26 @@ fn many_vms_share_many_cpus() {
     }
 }
 
+/// Two CPUs look at a guest at once. The first has read the number of a grace period when that ends,
+/// and notes it after the other has noted the next one.
+#[test]
+fn a_look_that_stalls_undoes_no_newer_one() {
+    let host = Host::new(2, 1);
+    let vm = host.vcpus(100, FULL, Computes, 2);
+    host.run(100 * MS);
+    let began = machine().now;
+    machine().stall = Some(Box::new(move || {
+        let mut m = machine();
+        (m.here, m.now, m.vms[vm].seq) = (1, began + 1, m.vms[vm].seq / 4 * 4 + 5);
+        drop(m);
+        native::look_at_rcu(began + 1);
+    }));
+    machine().here = 0;
+    native::look_at_rcu(began);
+    let noted = native::guest(vm, |guest| (guest.grace.seq, guest.grace.since));
+    assert_eq!(noted, (machine().vms[vm].seq, began + 1));
+}
+
 /// However little of its VM's weight a vCPU has, its debt is what it ran out of turn.
 #[test]
 fn debt_is_run_time() {
