@@ -18,7 +18,6 @@
 #include "guard_policy.h"
 
 #define MAX_LEAVES 8
-#define MAX_SPINS 16
 #define MAX_GUEST_CPUS 128
 #define MAX_CPUS 1024
 #define MESSAGE_LEN 128
@@ -29,19 +28,6 @@ struct leaf {
 	u64 gp_tasks; /* address, or 0 */
 	u32 first_cpu;
 	u32 cpus;
-};
-
-/* Code in which a CPU of the guest spins for another one. for_owner: while the
- * owner of a mutex has a CPU; else until the other has answered a call. */
-struct spin {
-	u64 start; /* a kernel address */
-	u32 bytes;
-	u32 for_owner;
-};
-
-struct spins {
-	u32 used;
-	struct spin code[MAX_SPINS];
 };
 
 /* Where the guest keeps its RCU's state. Its kthread begins and ends grace
@@ -87,12 +73,11 @@ struct did {
 };
 
 /* The scheduler writes grace and did, from any CPU. User space writes the rest,
- * but rcu, spins and grace only while ready is 0. */
+ * but rcu and grace only while ready is 0. */
 struct guest {
 	u32 ready;
 	u32 weight;
 	u32 full; /* 0: its policy is plain */
-	struct spins spins;
 	struct rcu rcu;
 	struct grace grace;
 	struct did did;

@@ -29,23 +29,6 @@ static __always_inline _Bool critical(const struct observation *seen)
 	       seen->class == CLASS_HARDIRQ;
 }
 
-/* The code in which the vCPU spins for another one, or null. */
-static __always_inline const struct spin *
-spins_in(const struct guest *guest, const struct observation *seen)
-{
-	u32 i;
-
-	for (i = 0; i < MAX_SPINS; i++) {
-		const struct spin *spin = &guest->spins.code[i];
-
-		if (i >= guest->spins.used)
-			break;
-		if (seen->rip - spin->start < spin->bytes)
-			return spin;
-	}
-	return 0;
-}
-
 /* For the vCPU in slot, which spins here: the thread of the vCPU that it may
  * spin for, and in the upper half where that can run; or 0. Of the vCPUs that
  * wait for a CPU and would not get too far ahead, it is the one that left its
@@ -160,9 +143,7 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	struct vcpu *vcpu = vcpu_of(task);
 	struct guest *guest = guest_of(task);
 	struct observation seen = {};
-	const struct spin *spin;
 	u32 index = task->vm;
-	_Bool section;
 	struct vm *vm;
 
 	*class = CLASS_UNKNOWN;
@@ -172,16 +153,14 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	vm = bpf_map_lookup_elem(&vms, &index);
 	observe(vcpu, vm, p, &seen);
 	*class = seen.class;
-	section = critical(&seen);
-	spin = section ? spins_in(guest, &seen) : 0;
 	/* For a mutex the vCPU spins only while the owner runs, or is about to
 	 * run. If the vCPU went on, it would lose its CPU as the owner: guests
 	 * do not tell who has a mutex. */
-	if (spin)
-		return !gives_way(task, spin->for_owner, now) &&
-		       !spin->for_owner;
+	if (seen.spins)
+		return !gives_way(task, seen.spins == SPINS_FOR_OWNER, now) &&
+		       seen.spins != SPINS_FOR_OWNER;
 	task->spin.since = 0;
-	if (section)
+	if (critical(&seen))
 		return 1;
 	if (seen.announced) {
 		*class = CLASS_ANNOUNCED;

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
     /// Preemptions that have ended, by what the vCPU was doing: `user`, `kernel`, `reader`,
-    /// `no-preempt`, `irqs-off`, `softirq`, `hardirq`, `idle`, `unknown`.
+    /// `no-preempt`, `spinning`, `irqs-off`, `softirq`, `hardirq`, `idle`, `unknown`.
     pub classes: BTreeMap<String, Preempted>,
     /// The preemptions of any class that hit an RCU read-side section.
     pub readers: Preempted,

@@ -68,8 +68,25 @@ static __noinline u32 announced(const struct vm *vm, s32 pid)
 	return 0;
 }
 
+/* The guest's word: a table that lies changes the class, and no more. */
+static __noinline enum spins_for spins_in(const struct vm *vm, u64 rip)
+{
+	u32 i;
+
+	for (i = 0; i < MAX_SPINS; i++) {
+		const struct spin *spin = &vm->spins.code[i];
+
+		if (i >= vm->spins.used)
+			break;
+		if (rip - spin->start < spin->bytes)
+			return spin->for_owner ? SPINS_FOR_OWNER
+					       : SPINS_FOR_ANSWER;
+	}
+	return SPINS_NOT;
+}
+
 static __always_inline u32 classify(const struct vm *vm,
-				    const struct observation *seen, u32 count)
+				    struct observation *seen, u32 count)
 {
 	if (seen->privilege == 3)
 		return CLASS_USER;
@@ -79,8 +96,11 @@ static __always_inline u32 classify(const struct vm *vm,
 		return CLASS_SOFTIRQ;
 	if (!seen->pid)
 		return CLASS_IDLE;
-	if (count & vm->no_preempt)
-		return CLASS_NO_PREEMPT;
+	if (count & vm->no_preempt) {
+		seen->spins = spins_in(vm, seen->rip);
+		return seen->spins == SPINS_FOR_OWNER ? CLASS_SPINNING
+						      : CLASS_NO_PREEMPT;
+	}
 	if (!seen->interrupts || count & vm->irqs_off)
 		return CLASS_IRQS_OFF;
 	if (seen->reader)

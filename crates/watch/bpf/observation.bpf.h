@@ -5,12 +5,20 @@
 
 #include "kernel.h"
 
+/* For what a vCPU spins, with preemption off. */
+enum spins_for {
+	SPINS_NOT,
+	SPINS_FOR_ANSWER,
+	SPINS_FOR_OWNER,
+};
+
 struct observation {
 	u64 task; /* address in the guest */
 	u64 task_host;
 	u64 rip;
 	u32 class; /* enum class */
 	u32 reader;
+	enum spins_for spins;
 	u32 announced; /* by a program of the guest: a non-preemptable section
 			*/
 	s32 pid;

@@ -18,6 +18,7 @@
 #define MAX_VCPUS 8192
 #define MAX_PAIRS 4096
 #define MAX_SEGMENTS 16
+#define MAX_SPINS 16
 #define BUCKETS 28
 #define CANDIDATES 8
 #define COMM_LEN 16
@@ -37,6 +38,7 @@ enum class {
 	CLASS_KERNEL,
 	CLASS_READER,
 	CLASS_NO_PREEMPT,
+	CLASS_SPINNING,
 	CLASS_IRQS_OFF,
 	CLASS_SOFTIRQ,
 	CLASS_HARDIRQ,
@@ -156,6 +158,19 @@ struct segment {
 	u64 host;
 };
 
+/* Code in which a CPU of the guest spins for another one. for_owner: while the
+ * owner of a mutex has a CPU; else until the other has answered a call. */
+struct spin {
+	u64 start; /* a kernel address */
+	u32 bytes;
+	u32 for_owner;
+};
+
+struct spins {
+	u32 used;
+	struct spin code[MAX_SPINS];
+};
+
 struct vm {
 	/* Written by user space while ready is 0. */
 	u32 ready;
@@ -175,6 +190,7 @@ struct vm {
 	u32 irqs_off; /* 0 in kernels that do not count it */
 	u32 task_bytes; /* of a task_struct, as far as it is read */
 	struct segment segments[MAX_SEGMENTS];
+	struct spins spins;
 	/* Address of the region where programs of the guest announce their
 	 * sections (crates/hint/include/reprieve/hint_region.h), or 0. Changed
 	 * at any time. */

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 /// The work of a vCPU when it lost its CPU against its will.
 ///
-/// The first that applies, in this order: unknown, user, hardirq, softirq, idle, no-preempt,
-/// irqs-off, reader, kernel. (An interrupt that hits the idle task is as critical as any other; the
+/// The first that applies, in this order: unknown, user, hardirq, softirq, idle, spinning,
+/// no-preempt, irqs-off, reader, kernel. (An interrupt that hits the idle task is as critical as any other; the
 /// idle task itself always has preemption disabled.) A reader is counted as such in
 /// [`Preemptions::readers`] whatever its class: an interrupted section is still one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -28,6 +28,9 @@ pub enum Class {
     Reader,
     /// Preemption disabled: a spinlock held, bottom halves disabled, per-CPU data in use.
     NoPreempt,
+    /// Spins for the owner of a mutex or semaphore, with preemption disabled. No other CPU waits for
+    /// it.
+    Spinning,
     /// Interrupts off, preemption not disabled.
     IrqsOff,
     /// Serving a softirq.
@@ -42,11 +45,12 @@ pub enum Class {
 
 impl Class {
     /// All, in the order in which they are shown.
-    pub const ALL: [Class; 9] = [
+    pub const ALL: [Class; 10] = [
         Class::User,
         Class::Kernel,
         Class::Reader,
         Class::NoPreempt,
+        Class::Spinning,
         Class::IrqsOff,
         Class::Softirq,
         Class::Hardirq,
@@ -61,6 +65,7 @@ impl Class {
             Class::Kernel => "kernel",
             Class::Reader => "reader",
             Class::NoPreempt => "no-preempt",
+            Class::Spinning => "spinning",
             Class::IrqsOff => "irqs-off",
             Class::Softirq => "softirq",
             Class::Hardirq => "hardirq",
@@ -115,7 +120,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Grows when a field goes or gets another meaning, not when one is added.
-    pub const SCHEMA: u32 = 2;
+    pub const SCHEMA: u32 = 3;
 }
 
 /// The cost of watching, and the number of events missed.

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::options::Policy;
 use crate::undo::slice::{self, SHORT};
 use libc::{SCHED_OTHER, SCHED_RESET_ON_FORK};
-use reprieve_guest::layout::{BpfLayout, Spin};
+use reprieve_guest::BpfLayout;
 use reprieve_guest::vmm::process;
 use reprieve_watch::Which;
 use reprieve_watch::cgroup;
@@ -258,7 +258,6 @@ impl Known {
 
     /// Says where the guest keeps what the scheduler reads.
     fn describe(&self, program: &Program, layout: &BpfLayout) {
-        self.set(program, offset_of!(types::guest, spins), spins(layout));
         if let Some(rcu) = rcu(layout, &self.vcpus) {
             self.set(program, offset_of!(types::guest, rcu), rcu);
             // Another boot counts its grace periods anew.
@@ -266,17 +265,6 @@ impl Known {
             self.set(program, offset_of!(types::guest, ready), 1u32);
         }
     }
-}
-
-/// The code in which the guest's CPUs spin for each other.
-fn spins(layout: &BpfLayout) -> types::spins {
-    let mut all = types::spins::default();
-    for (entry, Spin { code, for_owner }) in all.code.iter_mut().zip(&layout.spins) {
-        let bytes = (code.end - code.start) as u32;
-        *entry = types::spin { start: code.start, bytes, for_owner: u32::from(*for_owner) };
-        all.used += 1;
-    }
-    all
 }
 
 /// Where the guest keeps its RCU's state, if that is known. What is beyond the scheduler's tables

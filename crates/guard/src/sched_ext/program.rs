@@ -24,8 +24,6 @@ mod skeleton {
 // SAFETY: made of integers.
 unsafe impl Plain for types::guest {}
 // SAFETY: made of integers.
-unsafe impl Plain for types::spins {}
-// SAFETY: made of integers.
 unsafe impl Plain for types::rcu {}
 // SAFETY: made of integers.
 unsafe impl Plain for types::grace {}

@@ -21,6 +21,8 @@ unsafe impl Plain for super::types::vcpu {}
 // SAFETY: made of integers.
 unsafe impl Plain for super::types::vm {}
 // SAFETY: made of integers.
+unsafe impl Plain for super::types::spins {}
+// SAFETY: made of integers.
 unsafe impl Plain for super::types::cost {}
 // SAFETY: made of integers.
 unsafe impl Plain for super::types::event {}

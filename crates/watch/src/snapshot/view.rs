@@ -107,6 +107,7 @@ pub fn class(number: types::class) -> Class {
         types::class::CLASS_KERNEL => Class::Kernel,
         types::class::CLASS_READER => Class::Reader,
         types::class::CLASS_NO_PREEMPT => Class::NoPreempt,
+        types::class::CLASS_SPINNING => Class::Spinning,
         types::class::CLASS_IRQS_OFF => Class::IrqsOff,
         types::class::CLASS_SOFTIRQ => Class::Softirq,
         types::class::CLASS_HARDIRQ => Class::Hardirq,

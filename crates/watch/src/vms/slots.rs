@@ -8,7 +8,7 @@
 use crate::raw::constants::{MAX_SEGMENTS, NO_SEQ};
 use crate::raw::{Program, types};
 use reprieve_guest::BpfLayout;
-use reprieve_guest::layout::{RcuLayout, VcpuLayout};
+use reprieve_guest::layout::{RcuLayout, Spin, VcpuLayout};
 use reprieve_guest::vmm::process;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -208,6 +208,7 @@ impl VmSlot {
         for (offset, value) in longs {
             self.set(offset, value);
         }
+        self.set(offset_of!(types::vm, spins), spins(layout));
         for (n, segment) in layout.segments.iter().take(MAX_SEGMENTS).enumerate() {
             let at = offset_of!(types::vm, segments) + n * size_of::<types::segment>();
             self.set(at + offset_of!(types::segment, physical), segment.gpa);
@@ -216,6 +217,17 @@ impl VmSlot {
         }
         self.set(offset_of!(types::vm, ready), 1u32);
     }
+}
+
+/// The code in which the guest's CPUs spin for each other.
+fn spins(layout: &BpfLayout) -> types::spins {
+    let mut all = types::spins::default();
+    for (entry, Spin { code, for_owner }) in all.code.iter_mut().zip(&layout.spins) {
+        let bytes = (code.end - code.start) as u32;
+        *entry = types::spin { start: code.start, bytes, for_owner: u32::from(*for_owner) };
+        all.used += 1;
+    }
+    all
 }
 
 impl Drop for VmSlot {

@@ -175,16 +175,16 @@ impl Machine {
             (vm.hardirq, vm.softirq_serving, vm.no_preempt) = (0xf_0000, 0x100, 0xff);
             (vm.segments_used, vm.task_bytes) = (1, 4);
             (vm.segments[0].bytes, vm.segments[0].host) = (BASE, base);
+            vm.spins.used = 2;
+            vm.spins.code[0] = types::spin { start: CALLS, bytes: 64, for_owner: 0 };
+            vm.spins.code[1] = types::spin { start: MUTEX, bytes: 64, for_owner: 1 };
         });
         native::guest(vm, |guest| {
             (guest.ready, guest.weight, guest.full) = (1, weight, full);
-            let (rcu, spins) = (&mut guest.rcu, &mut guest.spins);
+            let rcu = &mut guest.rcu;
             (rcu.kthread_task, rcu.kthread_cpu) = (base + KTHREAD_TASK, base + KTHREAD_CPU);
             (rcu.kthread_on_rq, rcu.kthread_state) = (base + ON_RQ, base + STATE);
             (rcu.fqs_due, rcu.jiffies) = (base + FQS_DUE, base + JIFFIES);
-            spins.used = 2;
-            spins.code[0] = types::spin { start: CALLS, bytes: 64, for_owner: 0 };
-            spins.code[1] = types::spin { start: MUTEX, bytes: 64, for_owner: 1 };
         });
         vm
     }

@@ -12,11 +12,12 @@ use std::collections::BTreeSet;
 const GROUP: &str = "Seen from outside";
 
 /// The classes in the order of the table; those that did not occur in a run are left out.
-const CLASSES: [(&str, &str); 9] = [
+const CLASSES: [(&str, &str); 10] = [
     ("user", "Preempted in user mode"),
     ("kernel", "... in preemptible kernel code"),
     ("reader", "... in an RCU reader"),
     ("no-preempt", "... with preemption off"),
+    ("spinning", "... spinning for the owner of a mutex"),
     ("irqs-off", "... with interrupts off"),
     ("softirq", "... in a softirq"),
     ("hardirq", "... in an interrupt"),
@@ -24,8 +25,8 @@ const CLASSES: [(&str, &str); 9] = [
     ("unknown", "... in an unknown state"),
 ];
 
-/// The classes in which a critical section is interrupted.
-const CRITICAL: [&str; 5] = ["reader", "no-preempt", "irqs-off", "softirq", "hardirq"];
+/// The classes in which a critical section is interrupted, and the one that only waits for such.
+const CRITICAL: [&str; 6] = ["reader", "no-preempt", "irqs-off", "softirq", "hardirq", "spinning"];
 
 /// Each phase's totals with its length, s.
 fn seen<'a>(m: &'a Measured) -> impl Iterator<Item = (&'a Totals, f64)> {
@@ -77,7 +78,10 @@ fn critical() -> Vec<Metric> {
             })
         })
     };
-    let mut rows = vec![rate("critical_preemptions", LABEL, &CRITICAL)];
+    let mut rows = vec![
+        rate("critical_preemptions", LABEL, &CRITICAL),
+        rate("critical_preemptions.needed", "... of vCPUs that others need", &CRITICAL[..5]),
+    ];
     let classes = CLASSES.iter().filter(|(class, _)| CRITICAL.contains(class));
     rows.extend(classes.map(|(class, label)| {
         rate(&format!("critical_preemptions.{class}"), label, std::slice::from_ref(class))
