@@ -339,24 +339,6 @@ void BPF_PROG(guard_exit_task, struct task_struct *p,
 	task->slot = 0;
 }
 
-SEC("struct_ops.s/guard_init")
-s32 BPF_PROG(guard_init)
-{
-	s32 failed;
-	u32 i;
-
-	bpf_for(i, 0, MAX_CPUS)
-	{
-		if (i >= settings.cpus)
-			break;
-		failed = scx_bpf_create_dsq(QUEUE_CPU + i, -1);
-		if (failed)
-			return failed;
-	}
-	active = 1;
-	return 0;
-}
-
 SEC("struct_ops/guard_exit")
 void BPF_PROG(guard_exit, struct scx_exit_info *ei)
 {
@@ -480,19 +462,28 @@ void BPF_PROG(guard_tick, struct task_struct *p)
 		look_at_rcu(now);
 }
 
-/* Runs once on each CPU. */
-SEC("syscall")
-int guard_start_timer(void *context)
+SEC("struct_ops.s/guard_init")
+s32 BPF_PROG(guard_init)
 {
-	u32 cpu = bpf_get_smp_processor_id();
-	struct timer *timer = bpf_map_lookup_elem(&timers, &cpu);
+	struct timer *timer;
+	s32 failed;
+	u32 i;
 
-	if (!timer)
-		return -1;
-	bpf_timer_init(&timer->timer, &timers, CLOCK_MONOTONIC);
-	bpf_timer_set_callback(&timer->timer, timer_expired);
-	return bpf_timer_start(&timer->timer, LOOK_BUSY_NS,
-			       BPF_F_TIMER_CPU_PIN);
+	bpf_for(i, 0, MAX_CPUS)
+	{
+		if (i >= settings.cpus)
+			break;
+		failed = scx_bpf_create_dsq(QUEUE_CPU + i, -1);
+		if (failed)
+			return failed;
+		timer = bpf_map_lookup_elem(&timers, &i);
+		if (!timer)
+			break;
+		bpf_timer_init(&timer->timer, &timers, CLOCK_MONOTONIC);
+		bpf_timer_set_callback(&timer->timer, timer_expired);
+	}
+	active = 1;
+	return 0;
 }
 
 SEC(".struct_ops.link")

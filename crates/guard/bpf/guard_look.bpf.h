@@ -6,7 +6,8 @@
  * vCPU an exit. The scheduler's tick, which comes anyhow, and each change of
  * threads bring it near.
  *
- * Invariant: a CPU's timer is started on that CPU only, and always runs.
+ * Invariant: a CPU's timer is started on that CPU only. It always runs after a
+ * vCPU was seen there (look_soon).
  */
 #pragma once
 
@@ -60,8 +61,8 @@ static __always_inline u64 until(const struct cpu *cpu, u64 now)
 	return left < LOOK_BUSY_NS ? left : LOOK_BUSY_NS;
 }
 
-/* Brings the next look as near as ns if it is further away, or was lost: it is
- * long past then. */
+/* Brings the next look as near as ns if it is further away, or is long past: it
+ * was lost, or never planned. */
 static __always_inline void look_within(struct cpu *cpu, u32 where, u64 ns,
 					u64 now)
 {
@@ -74,6 +75,7 @@ static __always_inline void look_within(struct cpu *cpu, u32 where, u64 ns,
 /* Brings the next look near, if a thread waits or runs as a rescue. */
 static __always_inline void look_soon(struct cpu *cpu, u32 where, u64 now)
 {
-	if (cpu->why == WHY_RESCUED || waits(where))
-		look_within(cpu, where, until(cpu, now), now);
+	_Bool near = cpu->why == WHY_RESCUED || waits(where);
+
+	look_within(cpu, where, near ? until(cpu, now) : LOOK_ALONE_NS, now);
 }

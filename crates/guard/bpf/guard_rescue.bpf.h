@@ -285,7 +285,7 @@ static __always_inline u32 fits(const struct task *task, struct task_struct *p,
 {
 	struct cpu *cpu = cpu_of(where);
 
-	/* A CPU that is offline has no timer. */
+	/* A CPU that is offline has no timer, nor one that runs no vCPUs. */
 	if (!cpu || !cpu->looks.next || (cpu->since && cpu->why) ||
 	    !kernel_allows(p, where))
 		return FITS_NOT;

@@ -5,8 +5,8 @@
 use crate::constants;
 use crate::error::Error;
 use crate::options::Options;
+use libbpf_rs::Link;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, ProgramInput};
 use reprieve_watch::raw::{self, Plain, Shared, Times, refused};
 use reprieve_watch::vms::machine::Kvm;
 use skeleton::{GuardSkel, GuardSkelBuilder};
@@ -63,13 +63,6 @@ impl Program {
         // while it was being loaded.
         if online_cpus() != self.online {
             return Err(Error::Ended("CPUs came or went: start guard again".into()));
-        }
-        let timer = &self.skel.progs.guard_start_timer;
-        for &cpu in &self.online {
-            match on_cpu(cpu, || timer.test_run(ProgramInput::default())) {
-                Ok(done) => done.map_err(refused("start the timer"))?,
-                Err(source) => return Err(out_of_reach(cpu, source)),
-            };
         }
         Ok(())
     }
@@ -163,31 +156,6 @@ fn few_cpus() -> Result<usize, Error> {
     Ok(cpus)
 }
 
-/// Why this process cannot run on a CPU that is online. A mask it could widen.
-fn out_of_reach(cpu: usize, source: std::io::Error) -> Error {
-    if source.raw_os_error() != Some(libc::EINVAL) {
-        return Error::Io { what: format!("running on CPU {cpu}"), source };
-    }
-    Error::Unsupported {
-        why: format!(
-            "it has to run on each CPU for a moment, and the cpuset of its cgroup lacks CPU {cpu} \
-             (systemd's AllowedCPUs=, of its unit or of a slice): start it in another cgroup"
-        ),
-    }
-}
-
-/// Runs `what` on `cpu` with this thread.
-fn on_cpu<T>(cpu: usize, what: impl FnOnce() -> T) -> std::io::Result<T> {
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-    let before = sched_getaffinity(None)?;
-    let mut only = CpuSet::new();
-    only.set(cpu);
-    sched_setaffinity(None, &only)?;
-    let result = what();
-    sched_setaffinity(None, &before)?;
-    Ok(result)
-}
-
 /// By the kernel's list, since this process may be confined to some.
 fn online_cpus() -> Vec<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
@@ -196,20 +164,4 @@ fn online_cpus() -> Vec<usize> {
         Some(first.parse().ok()?..=last.parse().ok()?)
     };
     text.trim().split(',').filter_map(range).flatten().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cpu_out_of_reach_is_named_with_the_likely_cause() {
-        // The last of those that there may be: hardly any host has it.
-        let cpu = constants::MAX_CPUS - 1;
-        if online_cpus().contains(&cpu) {
-            return;
-        }
-        let error = out_of_reach(cpu, on_cpu(cpu, || ()).unwrap_err()).to_string();
-        assert!(error.contains("CPU 1023") && error.contains("AllowedCPUs="), "{error}");
-    }
 }

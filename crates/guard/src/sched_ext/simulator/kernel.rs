@@ -507,15 +507,13 @@ kernel! {
         all.find(|&cpu| thread.may_run_on(cpu)).expect("a mask has CPUs") as u32
     }
 
-    fn bpf_timer_init(m, timer: &mut types::bpf_timer, _map: *mut u8, _clock: u64) -> i64 {
-        timer.__opaque[0] = m.here as u64;
-        0
-    }
+    fn bpf_timer_init(_m, _timer: &types::bpf_timer, _map: *mut u8, _clock: u64) -> i64 { 0 }
 
     /// The timer is pinned to the CPU that starts it.
     fn bpf_timer_start(m, timer: &mut types::bpf_timer, ns: u64, _flags: u64) -> i64 {
         let cpu = m.here;
-        assert_eq!(timer.__opaque[0], cpu as u64, "a CPU's timer is started elsewhere");
+        let before = std::mem::replace(&mut timer.__opaque[0], cpu as u64 + 1);
+        assert!(before == 0 || before == timer.__opaque[0], "a timer is started on another CPU");
         m.cpus[cpu].timer += 1;
         let start = m.cpus[cpu].timer;
         m.after(ns, move || timer_expires(cpu, start));

@@ -37,10 +37,6 @@ impl Host {
         native::native_load(&settings(&Options::default(), cpus, cpus));
         *machine() = Machine::new(cpus, seed);
         assert_eq!(native::guard_init(), 0);
-        for cpu in 0..cpus {
-            machine().here = cpu;
-            assert_eq!(native::guard_start_timer(std::ptr::null_mut()), 0);
-        }
         Host { _alone: alone }
     }
 

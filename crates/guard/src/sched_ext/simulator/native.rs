@@ -7,7 +7,6 @@ use super::kernel::TaskStruct;
 #[link(name = "guard_native", kind = "static")]
 unsafe extern "C" {
     pub safe fn guard_init() -> i32;
-    pub safe fn guard_start_timer(context: *mut u8) -> i32;
     pub safe fn guard_select_cpu(task: &TaskStruct, prev: i32, flags: u64) -> i32;
     pub safe fn guard_enqueue(task: &TaskStruct, flags: u64);
     pub safe fn guard_dequeue(task: &TaskStruct, flags: u64);
