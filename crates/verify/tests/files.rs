@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Real binaries: this crate's examples in both profiles, and programs in C that break one rule
+//! Real binaries: examples of the runtime in both profiles, and programs in C that break one rule
 //! each.
 
 use reprieve_verify::{Error, Finding, Report, Rule, verify};
@@ -40,22 +40,13 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Builds the examples with a profile; where they are.
+/// Builds the runtime's examples with a profile, beside what has been built; where they are.
 fn examples(profile: &str, directory: &str) -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("examples");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     run(Command::new(env!("CARGO"))
-        .args([
-            "build",
-            "--quiet",
-            "--offline",
-            "-p",
-            "reprieve-verify",
-            "--examples",
-            "--profile",
-            profile,
-            "--target-dir",
-        ])
-        .arg(&target)
+        .args(["build", "--quiet", "--offline", "-p=reprieve", "--examples", "--target-dir"])
+        .arg(target)
+        .args(["--profile", profile])
         .current_dir(env!("CARGO_MANIFEST_DIR")));
     target.join(directory).join("examples")
 }

@@ -17,11 +17,10 @@ pub fn run(command: &mut Command) -> String {
 
 /// Builds the shim, optimized as users have it: cargo does not for its tests.
 pub fn shim() -> PathBuf {
-    let target = scratch().join("shim");
-    let arguments =
-        ["build", "--quiet", "--release", "--offline", "-p", "reprieve-shim", "--target-dir"];
+    let target = scratch().parent().unwrap();
+    let arguments = ["build", "--quiet", "--release", "--offline", "--target-dir"];
     let mut build = Command::new(env!("CARGO"));
-    run(build.args(arguments).arg(&target).current_dir(env!("CARGO_MANIFEST_DIR")));
+    run(build.args(arguments).arg(target).current_dir(env!("CARGO_MANIFEST_DIR")));
     let directory = target.join("release");
     run(Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/link")).arg(&directory));
     directory.join("libreprieve_locks.so")

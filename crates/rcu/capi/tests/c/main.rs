@@ -38,20 +38,10 @@ fn rcu() -> &'static Path {
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
-        let (target, prefix) = (scratch().join("capi"), scratch().join("prefix"));
+        let (target, prefix) = (scratch().parent().unwrap(), scratch().join("prefix"));
         let mut build = Command::new(env!("CARGO"));
-        build
-            .args([
-                "build",
-                "--quiet",
-                "--offline",
-                "--release",
-                "-p",
-                "reprieve-capi",
-                "--target-dir",
-            ])
-            .arg(&target);
-        run(build.current_dir(rcu()));
+        build.args(["build", "--quiet", "--offline", "--release", "--target-dir"]).arg(target);
+        run(build.current_dir(env!("CARGO_MANIFEST_DIR")));
         // Files that an earlier version installed must not be found.
         let _ = fs::remove_dir_all(&prefix);
         run(Command::new(rcu().join("scripts/install-c")).arg(target.join("release")).arg(&prefix));
