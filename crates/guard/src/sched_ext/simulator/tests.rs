@@ -378,8 +378,8 @@ fn many_vms_share_many_cpus() {
     }
 }
 
-/// Two CPUs look at a guest at once. The first has read the number of a grace period when that ends,
-/// and notes it after the other has noted the next one.
+/// Two CPUs look at a guest at once. The first has read the number of a grace period when that
+/// ends, and notes it after the other has noted the next one.
 #[test]
 fn a_look_that_stalls_undoes_no_newer_one() {
     let host = Host::new(2, 1);
