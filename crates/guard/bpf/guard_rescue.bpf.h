@@ -46,29 +46,6 @@ static __always_inline _Bool may_owe(const struct guest *guest,
 	return guest->ready && vm->ready && guest->full && guest->grace.seq;
 }
 
-/* How many vCPUs one look tries to rescue, and how many steps it takes to find
- * them. Each is the look-up of a thread, and there may be thousands: the next
- * look goes on with the others. */
-#define LOOK_OWING 16
-#define LOOK_STEPS 128
-/* Places in a pass: one for each CPU of each leaf of each VM. */
-#define LEAF_PLACES 64
-#define VM_PLACES (LEAF_PLACES * MAX_LEAVES)
-
-/* A CPU's last look at a guest, and its pass over all vCPUs that owe. */
-struct pass {
-	struct grace seen;
-	u32 left; /* how many vCPUs this look may still try */
-	u32 place; /* the next */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct pass);
-} passes SEC(".maps");
-
 /* Notes what a look has seen, under the group's lock. Several CPUs may look at
  * a guest at once, each for a vCPU that has stopped. So the look that began
  * last reads what all of them left: an older one that ends later is void. */
@@ -153,13 +130,13 @@ __noinline int look_at_rcu(u64 now)
 	struct task *task = task_of(bpf_get_current_task_btf());
 	struct group *group = task ? group_of(task) : 0;
 	struct guest *guest = task ? guest_of(task) : 0;
-	u32 index = task ? task->vm : 0, zero = 0, i;
-	struct pass *pass = bpf_map_lookup_elem(&passes, &zero);
+	u32 index = task ? task->vm : 0, i;
 	struct vm *vm = bpf_map_lookup_elem(&vms, &index);
 	struct kthread kthread = {.cpu = NO_CPU};
+	struct grace seen = {.since = now, .looked = now};
 	u64 any = 0, seq = 0;
 
-	if (!pass || !group || !guest || !vm || !guest->ready || !vm->ready ||
+	if (!group || !guest || !vm || !guest->ready || !vm->ready ||
 	    !vm->gp_seq || read_guest(&seq, vm->gp_seq))
 		return 0;
 	look_at_kthread(guest, seq, &kthread);
@@ -167,11 +144,9 @@ __noinline int look_at_rcu(u64 now)
 	 * one. Callbacks wait for that: it counts from now on. */
 	if (kthread.ready)
 		seq |= 1;
-	pass->seen.seq = seq & 3 ? seq : 0;
-	pass->seen.since = pass->seen.looked = now;
-	pass->seen.kthread = 0;
+	seen.seq = seq & 3 ? seq : 0;
 	if (kthread.ready && kthread.cpu < MAX_GUEST_CPUS)
-		pass->seen.kthread =
+		seen.kthread =
 			guest->rcu.slots[kthread.cpu & (MAX_GUEST_CPUS - 1)];
 	for (i = 0; i < MAX_LEAVES; i++) {
 		struct leaf *leaf = &guest->rcu.leaves[i];
@@ -186,11 +161,11 @@ __noinline int look_at_rcu(u64 now)
 		if (seq & 3)
 			mask |= cpu_bit(leaf, kthread.cpu) |
 				cpu_bit(leaf, blocked_cpu(guest, vm, leaf));
-		pass->seen.owes[i] = mask;
+		seen.owes[i] = mask;
 		any |= mask;
 	}
 	bpf_spin_lock(&group->lock);
-	note(&guest->grace, &pass->seen);
+	note(&guest->grace, &seen);
 	bpf_spin_unlock(&group->lock);
 	if (any)
 		set_owing(index, 1);
@@ -378,6 +353,28 @@ int BPF_PROG(guard_guest_timer, void *timer)
 	bpf_task_release(p);
 	return 0;
 }
+
+/* How many vCPUs one look tries to rescue, and how many steps it takes to find
+ * them. Each is the look-up of a thread, and there may be thousands: the next
+ * look goes on with the others. */
+#define LOOK_OWING 16
+#define LOOK_STEPS 128
+/* Places in a pass: one for each CPU of each leaf of each VM. */
+#define LEAF_PLACES 64
+#define VM_PLACES (LEAF_PLACES * MAX_LEAVES)
+
+/* A CPU's pass over all vCPUs that owe. */
+struct pass {
+	u32 left; /* how many vCPUs this look may still try */
+	u32 place; /* the next */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pass);
+} passes SEC(".maps");
 
 /* Index of the lowest bit. (clang 14 has none of its own for eBPF.) Not inlined
  * in the loop: Linux 6.18's verifier would end with an error of its own when it
