@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 /// The work of a vCPU when it lost its CPU against its will.
 ///
 /// The first that applies, in this order: unknown, user, hardirq, softirq, idle, spinning,
-/// no-preempt, irqs-off, reader, kernel. (An interrupt that hits the idle task is as critical as any
-/// other; the idle task itself always has preemption disabled.) A reader is counted as such in
+/// no-preempt, irqs-off, reader, kernel. (An interrupt that hits the idle task is as critical as
+/// any other; the idle task itself always has preemption disabled.) A reader is counted as such in
 /// [`Preemptions::readers`] whatever its class: an interrupted section is still one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
