@@ -13,6 +13,8 @@ override PREFIX := $(abspath $(PREFIX))
 # Tests run in other directories.
 override CARGO_TARGET_DIR := $(abspath $(CARGO_TARGET_DIR))
 export CARGO_TARGET_DIR
+# What is kept for the next build makes this one dearer by half.
+export CARGO_INCREMENTAL ?= 0
 unexport CARGO_BUILD_TARGET
 ifeq ($(HOME),)
 export HOME := $(shell getent passwd "$$(id -u)" | cut -d: -f6)
