@@ -22,7 +22,7 @@ const LARGEST: u64 = 4 << 30;
                   and it is armed before it reads. Does not show: how large stack arrays and results are."
 )]
 pub struct Options {
-    /// Linked programs or shared objects for x86-64, stripped or not
+    /// Linked programs or shared objects for x86-64, not stripped
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Print a JSON array, one object per file
