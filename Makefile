@@ -182,9 +182,10 @@ test-rcu: setup-test
 	RUSTFLAGS='--cfg reprieve_fault' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fault \
 		$(CARGO_TEST) --release --test torture --test visit -p reprieve
 
-# The protocols of the runtime and of the locks, whole and broken, in loom.
+# The protocols of the runtime and of the locks, whole and broken, in loom, which maps and unmaps
+# stacks all the time: threads of one process would wait for each other.
 test-models: setup-test
-	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom \
+	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom RUST_TEST_THREADS=1 \
 		$(CARGO_TEST) --release --lib -p reprieve -p reprieve-hint
 
 # The C interface: sanitizers are silent about right programs, and report mistakes.
