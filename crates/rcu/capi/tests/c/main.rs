@@ -166,11 +166,9 @@ fn every_way(program: &Program) {
             }
         }
     }
-    let program = compile("cc", &source, &format!("{name}-plain"), &with("-O2"), Link::Shared);
+    let program = scratch().join(format!("{name}-shared-O2"));
     run(Command::new(&program).env("REPRIEVE_FORCE", "plain"));
     if Command::new("valgrind").arg("--version").output().is_ok_and(|o| o.status.success()) {
-        let name = format!("{name}-valgrind");
-        let program = compile("cc", &source, &name, &with("-O1"), Link::Shared);
         // Fair: threads that poll would starve the others.
         run(Command::new("valgrind")
             .args(["--quiet", "--fair-sched=yes", "--error-exitcode=9"])
