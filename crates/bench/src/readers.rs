@@ -17,8 +17,8 @@ use std::time::Duration;
 
 /// Operations between two looks at the phase. QSBR readers announce a quiescent state as often.
 pub const BATCH: u64 = 256;
-/// Readers run this long before anything counts.
-pub const WARM_UP: Duration = Duration::from_millis(100);
+/// Readers run this long before anything counts. Nobody measures in builds for tests.
+pub const WARM_UP: Duration = Duration::from_millis(if cfg!(debug_assertions) { 5 } else { 100 });
 /// Garbage of which no node is freed in so many looks, with no reader left, never will be. Most of
 /// them come after a rest of 1 ms: ten minutes, in which this thread had its CPU.
 const MOST_LOOKS: u32 = 600_000;
