@@ -212,6 +212,17 @@ fn nobody_waits_for_ever() {
     }
 }
 
+/// By virtual time the light one would wait for minutes: the heavy ones came while it was ahead.
+#[test]
+fn heavy_vms_that_come_hold_no_light_one_back_for_long() {
+    let host = Host::new(1, 1);
+    let [light, ..] = [1, 100].map(|weight| host.vcpus(weight, PLAIN, Computes, 1));
+    host.run(S);
+    (0..20).for_each(|_| _ = host.vcpus(10_000, PLAIN, Computes, 1));
+    host.run(15 * S);
+    assert!(host.longest_wait(light) < 10 * S, "{}", host.longest_wait(light));
+}
+
 #[test]
 fn a_vm_that_always_claims_gets_no_more_than_its_share() {
     for seed in 0..2 {
