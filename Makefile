@@ -177,6 +177,7 @@ test-build:
 # configuration has a directory of its own, so that none rebuilds the other.
 test-rcu: setup-test
 	REPRIEVE_TORTURE=$(TORTURE) REPRIEVE_SAMPLES=$(SAMPLES) $(CARGO_TEST) --release -p reprieve
+	$(CARGO_TEST) -p reprieve --features serde --test structures_model serde
 	REPRIEVE_BARRIER=visit REPRIEVE_TORTURE=$(TORTURE_VISITS) \
 		$(CARGO_TEST) --release --test torture -p reprieve
 	RUSTFLAGS='--cfg reprieve_fault' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fault \
