@@ -26,6 +26,6 @@ fn watching_ends_with_its_reader() {
     let mut child = common::ends_with_test(&mut command).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.starts_with("{\"schema\":2,"), "{line}");
+    assert!(line.starts_with("{\"schema\":3,"), "{line}");
     assert!(child.wait().unwrap().success());
 }
