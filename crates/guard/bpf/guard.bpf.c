@@ -478,7 +478,7 @@ s32 BPF_PROG(guard_init)
 			return failed;
 		timer = bpf_map_lookup_elem(&timers, &i);
 		if (!timer)
-			break;
+			return -2; /* ENOENT */
 		bpf_timer_init(&timer->timer, &timers, CLOCK_MONOTONIC);
 		bpf_timer_set_callback(&timer->timer, timer_expired);
 	}
