@@ -377,15 +377,15 @@ POLICY_FN int policy_too_far(const struct policy_thread *thread,
 			     const struct policy_group *group, u64 queue,
 			     u64 load, u64 ns, u64 allowed)
 {
-	u64 weight = policy_weight(group);
 	/* An extension may follow, and looks are late. */
-	u64 most = ns + 2 * MAX_EXTEND_NS;
+	u64 most = (ns + 2 * MAX_EXTEND_NS) *
+		   (group->runnable ? group->runnable : 1);
 	s64 ahead = policy_after(thread->vtime, queue);
 
 	return policy_debt(thread, group, queue) + ns > allowed ||
 	       group->borrowed + ns > POLICY_BORROWERS * allowed ||
-	       ahead + (s64)policy_scaled(most, weight) >
-		       (s64)policy_ahead(weight, load);
+	       ahead + (s64)policy_scaled(most, group->weight) >
+		       (s64)policy_ahead(policy_weight(group), load);
 }
 
 /* Why a vCPU that holds up a grace period has to run. */

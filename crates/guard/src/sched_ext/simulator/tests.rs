@@ -102,10 +102,14 @@ fn vcpus_of_a_vm_share_what_it_has() {
 /// rescues.
 #[test]
 fn light_and_heavy_vms_have_their_shares() {
-    for (policy, vcpus, off) in
-        [(PLAIN, 4, 0.03), (PLAIN, 8, 0.03), (FULL, 1, 0.03), (FULL, 2, 0.5)]
-    {
-        let light = (1, policy, Computes, vcpus, LIGHT, off);
+    for (policy, habit, vcpus, off) in [
+        (PLAIN, Computes, 4, 0.03),
+        (PLAIN, Computes, 8, 0.03),
+        (FULL, Computes, 1, 0.03),
+        (FULL, Computes, 2, 0.05),
+        (FULL, Lies, 8, 0.1),
+    ] {
+        let light = (1, policy, habit, vcpus, LIGHT, off);
         let heavy = (100, policy, Computes, 2, HEAVY, 0.01);
         shares(2, 1, 40 * S, &[light, heavy]);
     }
