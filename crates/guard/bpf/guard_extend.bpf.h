@@ -13,6 +13,9 @@
  *   for the answer to a call: it gives its CPU to any other one of its VM that
  *   waits for a CPU. If none does, guard extends it.
  *
+ * A vCPU that asks KVM to run another one gives way at once, if not because it
+ * released a spin lock: its other sections end first.
+ *
  * Invariant: the first look after MAX_EXTEND_NS ends an extension. All of a
  * VM's together last a quarter of the time at most (policy_extend).
  */
@@ -142,6 +145,7 @@ static __always_inline _Bool in_section(struct task_struct *p,
 {
 	struct vcpu *vcpu = vcpu_of(task);
 	struct guest *guest = guest_of(task);
+	struct cpu *cpu = cpu_of(bpf_get_smp_processor_id());
 	struct observation seen = {};
 	u32 index = task->vm;
 	struct vm *vm;
@@ -153,10 +157,12 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	vm = bpf_map_lookup_elem(&vms, &index);
 	observe(vcpu, vm, p, &seen);
 	*class = seen.class;
+	if (cpu && cpu->runs.yields && seen.spins != SPINS_NO_MORE)
+		return 0;
 	/* For a mutex the vCPU spins only while the owner runs, or is about to
 	 * run. If the vCPU went on, it would lose its CPU as the owner: guests
 	 * do not tell who has a mutex. */
-	if (seen.spins)
+	if (spins(&seen))
 		return !gives_way(task, seen.spins == SPINS_FOR_OWNER, now) &&
 		       seen.spins != SPINS_FOR_OWNER;
 	task->spin.since = 0;

@@ -295,14 +295,15 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	struct task *task = 0;
 	u32 other;
 
-	cpu->runs.yields = 0;
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED)
 		task = task_of(prev);
 	/* With core scheduling, a sibling may choose for this CPU. */
 	ran = task && prev == bpf_get_current_task_btf();
 	other = behind(where, now);
-	if (ran && goes_on(prev, task, cpu, where,
-			   !yields && (other != where || waits(where)), now))
+	stays = ran && goes_on(prev, task, cpu, where,
+			       yields || other != where || waits(where), now);
+	cpu->runs.yields = 0;
+	if (stays)
 		return;
 	if (!cpu->why && take_wanted(where))
 		return;

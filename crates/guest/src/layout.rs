@@ -10,7 +10,7 @@
 //! holds this guest-physical address says where it is in the host. [`BpfLayout::host_address`] is
 //! that algorithm, to check an eBPF program against.
 
-pub use crate::state::spins::Spin;
+pub use crate::state::spins::{Spin, SpinsFor};
 use crate::state::task::COMM_LEN;
 pub use crate::state::task::TaskOffsets;
 pub use crate::state::vcpu::PreemptBits;
@@ -41,7 +41,7 @@ pub struct BpfLayout {
     pub rcu: Option<RcuLayout>,
     /// Host address of `jiffies_64`.
     pub jiffies: Option<u64>,
-    /// Code in which a CPU spins for another one.
+    /// Code in which a CPU spins for another one, or kicks it.
     pub spins: Vec<Spin>,
 }
 

@@ -79,10 +79,15 @@ static __noinline enum spins_for spins_in(const struct vm *vm, u64 rip)
 		if (i >= vm->spins.used)
 			break;
 		if (rip - spin->start < spin->bytes)
-			return spin->for_owner ? SPINS_FOR_OWNER
-					       : SPINS_FOR_ANSWER;
+			return spin->why;
 	}
 	return SPINS_NOT;
+}
+
+static __always_inline _Bool spins(const struct observation *seen)
+{
+	return seen->spins == SPINS_FOR_ANSWER ||
+	       seen->spins == SPINS_FOR_OWNER;
 }
 
 static __always_inline u32 classify(const struct vm *vm,
@@ -90,17 +95,16 @@ static __always_inline u32 classify(const struct vm *vm,
 {
 	if (seen->privilege == 3)
 		return CLASS_USER;
+	if (count & (vm->hardirq | vm->softirq_serving | vm->no_preempt))
+		seen->spins = spins_in(vm, seen->rip);
 	if (count & vm->hardirq)
 		return CLASS_HARDIRQ;
 	if (count & vm->softirq_serving)
 		return CLASS_SOFTIRQ;
 	if (!seen->pid)
 		return CLASS_IDLE;
-	if (count & vm->no_preempt) {
-		seen->spins = spins_in(vm, seen->rip);
-		return seen->spins == SPINS_FOR_OWNER ? CLASS_SPINNING
-						      : CLASS_NO_PREEMPT;
-	}
+	if (count & vm->no_preempt)
+		return spins(seen) ? CLASS_SPINNING : CLASS_NO_PREEMPT;
 	if (!seen->interrupts || count & vm->irqs_off)
 		return CLASS_IRQS_OFF;
 	if (seen->reader)

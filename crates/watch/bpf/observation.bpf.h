@@ -4,13 +4,7 @@
 #define REPRIEVE_OBSERVATION_BPF_H
 
 #include "kernel.h"
-
-/* For what a vCPU spins, with preemption off. */
-enum spins_for {
-	SPINS_NOT,
-	SPINS_FOR_ANSWER,
-	SPINS_FOR_OWNER,
-};
+#include "watch.h"
 
 struct observation {
 	u64 task; /* address in the guest */
@@ -18,7 +12,7 @@ struct observation {
 	u64 rip;
 	u32 class; /* enum class */
 	u32 reader;
-	enum spins_for spins;
+	enum spins_for spins; /* with preemption off */
 	u32 announced; /* by a program of the guest: a non-preemptable section
 			*/
 	s32 pid;

@@ -158,12 +158,18 @@ struct segment {
 	u64 host;
 };
 
-/* Code in which a CPU of the guest spins for another one. for_owner: while the
- * owner of a mutex has a CPU; else until the other has answered a call. */
+/* Code in which a CPU of the guest wants another one to run. */
+enum spins_for {
+	SPINS_NOT,
+	SPINS_FOR_ANSWER, /* until the other has answered a call */
+	SPINS_FOR_OWNER, /* while the owner of a mutex has a CPU */
+	SPINS_NO_MORE, /* it wakes the one that has the spin lock now */
+};
+
 struct spin {
 	u64 start; /* a kernel address */
 	u32 bytes;
-	u32 for_owner;
+	enum spins_for why;
 };
 
 struct spins {

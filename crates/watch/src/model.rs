@@ -28,8 +28,8 @@ pub enum Class {
     Reader,
     /// Preemption disabled: a spinlock held, bottom halves disabled, per-CPU data in use.
     NoPreempt,
-    /// Spins for the owner of a mutex or semaphore, with preemption disabled. No other CPU waits
-    /// for it.
+    /// Spins with preemption disabled, for the owner of a mutex or semaphore, or for the answer to
+    /// a call. It goes on when another CPU has run.
     Spinning,
     /// Interrupts off, preemption not disabled.
     IrqsOff,

@@ -1,31 +1,41 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where a CPU of the kernel spins until another CPU has answered a call, or while the owner of a
-//! mutex runs. (Spin locks are not among them: whoever waits there is in a section like others.)
+//! mutex runs; and where it kicks the next owner of a spin lock. (Spinning for a spin lock is not
+//! among them: whoever waits there is in a section like others.)
 
 use crate::kernel::Kernel;
 use std::ops::Range;
 
-/// A function of the kernel in which a CPU spins for another one.
+/// A function of the kernel in which a CPU wants another one to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spin {
     /// Kernel addresses.
     pub code: Range<u64>,
-    /// The CPU spins while the owner of a mutex runs; else for an answer.
-    pub for_owner: bool,
+    pub why: SpinsFor,
 }
 
-/// Functions that spin for answers as long as they run, or for nearly all of it.
-const FOR_ANSWER: [&str; 3] =
-    ["smp_call_function_many_cond", "smp_call_function_single", "multi_cpu_stop"];
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpinsFor {
+    /// The CPU spins until another one has answered a call.
+    Answer,
+    /// The CPU spins while the owner of a mutex or semaphore runs.
+    Owner,
+    /// The CPU spins no more: it wakes the one that has the spin lock now.
+    Kick,
+}
 
-/// Functions that spin while the owner of a mutex or semaphore runs. Slow paths also sleep, but a
-/// CPU that is found in them with preemption off spins.
-const FOR_OWNER: [&str; 5] = [
-    "osq_lock",
-    "mutex_spin_on_owner",
-    "__mutex_lock",
-    "rwsem_spin_on_owner",
-    "rwsem_down_write_slowpath",
+/// These functions spin for as long as they run, or for nearly all of it. Slow paths of mutexes
+/// also sleep, but a CPU that is found in them with preemption off spins.
+const FUNCTIONS: [(&str, SpinsFor); 9] = [
+    ("smp_call_function_many_cond", SpinsFor::Answer),
+    ("smp_call_function_single", SpinsFor::Answer),
+    ("multi_cpu_stop", SpinsFor::Answer),
+    ("osq_lock", SpinsFor::Owner),
+    ("mutex_spin_on_owner", SpinsFor::Owner),
+    ("__mutex_lock", SpinsFor::Owner),
+    ("rwsem_spin_on_owner", SpinsFor::Owner),
+    ("rwsem_down_write_slowpath", SpinsFor::Owner),
+    ("kvm_kick_cpu", SpinsFor::Kick),
 ];
 
 /// The longest function that is believed. Symbols are the guest's word.
@@ -40,13 +50,10 @@ pub fn code(kernel: &Kernel) -> Vec<Spin> {
     let symbols = &kernel.symbols;
     let found = symbols.iter().filter(|s| !s.name.contains(".cold")).filter_map(|s| {
         let name = s.name.split('.').next()?;
-        let for_owner = FOR_OWNER.contains(&name);
-        if !for_owner && !FOR_ANSWER.contains(&name) {
-            return None;
-        }
+        let (_, why) = *FUNCTIONS.iter().find(|(function, _)| *function == name)?;
         let end = symbols.after(s.address)?;
         let inside = kernel.image.contains(&s.address) && end <= kernel.image.end;
-        (inside && end - s.address <= LONGEST).then_some(Spin { code: s.address..end, for_owner })
+        (inside && end - s.address <= LONGEST).then_some(Spin { code: s.address..end, why })
     });
     let mut spins: Vec<_> = found.take(SPINS_MAX).collect();
     spins.sort_by_key(|spin| spin.code.start);

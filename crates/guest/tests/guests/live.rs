@@ -81,7 +81,7 @@ fn facts_are_the_guests_own(lab: &mut LabGuest, guest: &Guest, vcpus: u32) {
         last
     });
     let spins: Vec<String> = spins.collect();
-    for wanted in ["osq_lock", "smp_call_function_many_cond"] {
+    for wanted in ["osq_lock", "smp_call_function_many_cond", "kvm_kick_cpu"] {
         assert!(spins.iter().any(|name| name.contains(wanted)), "{wanted} is not in {spins:?}");
     }
     assert_eq!(guest.alive().unwrap(), Liveness::Same);

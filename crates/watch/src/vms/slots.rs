@@ -8,7 +8,7 @@
 use crate::raw::constants::{MAX_SEGMENTS, NO_SEQ};
 use crate::raw::{Program, types};
 use reprieve_guest::BpfLayout;
-use reprieve_guest::layout::{RcuLayout, Spin, VcpuLayout};
+use reprieve_guest::layout::{RcuLayout, Spin, SpinsFor, VcpuLayout};
 use reprieve_guest::vmm::process;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -222,9 +222,14 @@ impl VmSlot {
 /// The code in which the guest's CPUs spin for each other.
 fn spins(layout: &BpfLayout) -> types::spins {
     let mut all = types::spins::default();
-    for (entry, Spin { code, for_owner }) in all.code.iter_mut().zip(&layout.spins) {
+    for (entry, Spin { code, why }) in all.code.iter_mut().zip(&layout.spins) {
         let bytes = (code.end - code.start) as u32;
-        *entry = types::spin { start: code.start, bytes, for_owner: u32::from(*for_owner) };
+        let why = match why {
+            SpinsFor::Answer => types::spins_for::SPINS_FOR_ANSWER,
+            SpinsFor::Owner => types::spins_for::SPINS_FOR_OWNER,
+            SpinsFor::Kick => types::spins_for::SPINS_NO_MORE,
+        };
+        *entry = types::spin { start: code.start, bytes, why };
         all.used += 1;
     }
     all

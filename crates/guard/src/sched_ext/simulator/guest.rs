@@ -20,6 +20,8 @@ const KTHREAD: u64 = 30 * US;
 const IPI: u64 = 5 * US;
 /// How long a vCPU spins until it yields.
 const SPINS: u64 = 20 * US;
+/// How long after a kick a vCPU is in a section.
+const KICK: u64 = 50 * US;
 /// `jiffies_till_first_fqs`, in ticks.
 const FQS: u64 = 3;
 /// A vCPU is in a critical section for this part of its time.
@@ -49,11 +51,12 @@ const EFLAGS: u64 = RIP + 8;
 const HFLAGS: u64 = RIP + 48;
 const TASK: u64 = 0x60;
 /// The guest's addresses of its memory, of its kernel, and of where it spins for answers to calls
-/// and for the owner of a mutex.
+/// and for the owner of a mutex, and where it kicks.
 const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
 const CALLS: u64 = KERNEL + 0x1000;
 const MUTEX: u64 = KERNEL + 0x2000;
+const KICKS: u64 = KERNEL + 0x3000;
 const IN_USER: u64 = 0x40_0000;
 
 /// The behaviour of a vCPU.
@@ -71,9 +74,8 @@ pub enum Habit {
     Lies,
     /// As `Computes`. Every word of its guest is any number.
     Wild,
-    /// As `Computes`. The vCPU needs its VM's only spin lock for part of the time. If it spins for
-    /// long, it yields to the holder, if that is how its guest spins.
-    Locks { yields: bool },
+    /// As `Computes`. The vCPU needs its VM's only spin lock for part of the time.
+    Locks(Yields),
     /// As `Computes`. The vCPU needs its VM's only mutex for part of the time. While the owner has
     /// a CPU it spins, else it sleeps, as in Linux: `rwsem_spin_on_owner`, `vcpu_is_preempted`. The
     /// mutex is handed to one that has waited for more than a tick.
@@ -81,6 +83,17 @@ pub enum Habit {
     /// As `Computes`. The vCPU calls all others of its VM now and then, and spins until all have
     /// had a CPU.
     Calls,
+}
+
+/// To whom a vCPU yields that needs a spin lock.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Yields {
+    Not,
+    /// To the holder, if it spins for long.
+    ToHolder,
+    /// To the one that has the lock next, which sleeps until then. The vCPU is in a section for a
+    /// while yet.
+    ToNext,
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -111,6 +124,9 @@ pub struct Vcpu {
     lock: Lock,
     /// Since when it waits for the lock.
     waits: u64,
+    /// The one that it kicked, and up to when it is in a section after that.
+    kicked: usize,
+    kicks: u64,
     /// The vCPUs of its VM that have yet to answer its call.
     answers: u128,
     /// When its tick is due, and when the tick's interrupt is over.
@@ -134,7 +150,7 @@ impl Habit {
         let mut below = |end| US + random.u64(..end);
         match self {
             Habit::Computes | Habit::Lies | Habit::Wild => (u64::MAX / 4, 0),
-            Habit::Locks { .. } => (below(if holds { 400 * US } else { 100 * US }), 0),
+            Habit::Locks(_) => (below(if holds { 400 * US } else { 100 * US }), 0),
             Habit::Churns => (below(if holds { 20 * US } else { 10 * US }), 0),
             Habit::Calls => (below(MS), 0),
             Habit::Sleeps(computes, sleeps) => (below(computes), below(sleeps)),
@@ -175,9 +191,14 @@ impl Machine {
             (vm.hardirq, vm.softirq_serving, vm.no_preempt) = (0xf_0000, 0x100, 0xff);
             (vm.segments_used, vm.task_bytes) = (1, 4);
             (vm.segments[0].bytes, vm.segments[0].host) = (BASE, base);
-            vm.spins.used = 2;
-            vm.spins.code[0] = types::spin { start: CALLS, bytes: 64, for_owner: 0 };
-            vm.spins.code[1] = types::spin { start: MUTEX, bytes: 64, for_owner: 1 };
+            for (start, why) in [
+                (CALLS, types::spins_for::SPINS_FOR_ANSWER),
+                (MUTEX, types::spins_for::SPINS_FOR_OWNER),
+                (KICKS, types::spins_for::SPINS_NO_MORE),
+            ] {
+                vm.spins.code[vm.spins.used as usize] = types::spin { start, bytes: 64, why };
+                vm.spins.used += 1;
+            }
         });
         native::guest(vm, |guest| {
             (guest.ready, guest.weight, guest.full) = (1, weight, full);
@@ -276,9 +297,8 @@ impl Machine {
         match one.habit {
             Habit::Lies => true,
             Habit::Churns if one.lock == Lock::Holds => false,
-            _ => {
-                one.lock != Lock::No || one.answers != 0 || self.ran(vcpu) % SECTIONS.0 < SECTIONS.1
-            }
+            _ if one.lock != Lock::No || one.answers != 0 || self.now < one.kicks => true,
+            _ => self.ran(vcpu) % SECTIONS.0 < SECTIONS.1,
         }
     }
 
@@ -287,6 +307,7 @@ impl Machine {
         match one.lock {
             Lock::Spins if one.habit == Habit::Churns => MUTEX + 8,
             _ if one.answers != 0 => CALLS + 8,
+            _ if self.now < one.kicks => KICKS + 8,
             lock if lock == Lock::Holds || self.in_section(vcpu) => KERNEL,
             _ => IN_USER,
         }
@@ -412,10 +433,10 @@ impl Machine {
         }
         (one.burst, one.sleeps) = habit.times(holds, &mut self.random);
         match habit {
-            Habit::Locks { .. } | Habit::Churns if holds => self.release(vcpu),
-            Habit::Locks { .. } | Habit::Churns => {
+            Habit::Locks(_) | Habit::Churns if holds => self.release(vcpu),
+            Habit::Locks(_) | Habit::Churns => {
                 one.waits = now;
-                if habit == (Habit::Locks { yields: true }) {
+                if habit == Habit::Locks(Yields::ToHolder) {
                     self.after(SPINS, move || yield_to(vcpu));
                 }
                 return self.acquire(vcpu);
@@ -469,7 +490,11 @@ impl Machine {
         if woken && late {
             vm.handoff.get_or_insert(vcpu);
         }
-        if one.habit != Habit::Churns || (runs && (!woken || late)) {
+        let spins = match one.habit {
+            Habit::Churns => runs && (!woken || late),
+            habit => habit != Habit::Locks(Yields::ToNext),
+        };
+        if spins {
             one.lock = Lock::Spins;
             return false;
         }
@@ -515,6 +540,11 @@ impl Machine {
             let woken = vm.sleepers.remove(at).unwrap();
             (self.vcpus[woken].lock, self.vcpus[woken].wakes) = (Lock::Woken, self.now);
             self.interrupt(woken);
+            let one = &mut self.vcpus[vcpu];
+            if one.habit == Habit::Locks(Yields::ToNext) {
+                (one.kicked, one.kicks) = (woken, self.now + KICK);
+                self.after(IPI, move || yield_to(vcpu));
+            }
         }
         if let Some(next) = takes {
             self.change(next, |m| m.vcpus[next].lock = Lock::Holds);
@@ -538,10 +568,12 @@ impl Machine {
         }
     }
 
-    /// The owner of the lock for which the vCPU spins, if it does.
-    pub fn spins_for(&self, vcpu: usize) -> Option<usize> {
+    /// The owner of the lock for which the vCPU spins, or which it kicks.
+    pub fn yields_to(&self, vcpu: usize) -> Option<usize> {
         let one = &self.vcpus[vcpu];
-        self.vms[one.vm].owner.filter(|_| one.on && one.lock == Lock::Spins)
+        let kicked = (self.now < one.kicks).then_some(one.kicked);
+        let owner = self.vms[one.vm].owner.filter(|_| one.lock == Lock::Spins);
+        owner.or(kicked).filter(|_| one.on)
     }
 
     /// The vCPU's CPU executes the kernel. Whether that plan counts still.

@@ -361,9 +361,9 @@ fn switch(cpu: usize, prev: usize, next: usize, sleeps: bool) {
     }
 }
 
-/// `yield_to`, by KVM for a vCPU that spins, to the one for which it does.
+/// `yield_to`, by KVM for a vCPU that spins or kicks.
 pub fn yield_to(from: usize) {
-    let Some(to) = machine().spins_for(from) else { return };
+    let Some(to) = machine().yields_to(from) else { return };
     let cpu = machine().threads[from].cpu;
     machine().enter(cpu);
     let waits = machine().threads[to].queue.is_some();

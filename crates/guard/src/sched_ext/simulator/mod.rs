@@ -19,7 +19,7 @@ mod tests;
 
 use super::program::{settings, types};
 use crate::options::Options;
-use guest::Habit;
+use guest::{Habit, Yields};
 use kernel::{Machine, machine};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -4,6 +4,7 @@
 use super::*;
 use crate::constants::{MAX_EXTEND_NS, SLICE_NS};
 use Habit::*;
+use Yields::*;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
@@ -291,13 +292,25 @@ fn vcpus_leave_critical_sections_first() {
     assert!(plain > 100 && full < plain / 20, "{plain} {full}");
 }
 
+/// A vCPU that kicks yields to the next owner of its spin lock, but leaves its section before.
+#[test]
+fn vcpus_that_kick_leave_critical_sections_first() {
+    let host = Host::new(2, 1);
+    let vm = host.vcpus(100, FULL, Locks(ToNext), 4);
+    host.vcpus(100, FULL, Computes, 2);
+    host.run(5 * S);
+    let yielded = host.told(vm, |guest| guest.yielded.count);
+    let preempted = machine().vms[vm].preempted_in_section;
+    assert!(yielded > 100 && preempted < yielded / 20, "{preempted} of {yielded}");
+}
+
 /// How often the VM's vCPUs took their lock, or had all their answers, beside another VM.
 fn done(policy: u32, habit: Habit) -> u64 {
     let other = (100, policy, Computes, 2, 0.5, 0.01);
     let host = shares(2, 1, 5 * S, &[(100, policy, habit, 4, 0.5, 0.01), other]);
     let (gave_way, yielded) = host.told(0, |g| (g.gave_way, g.yielded.count));
     assert_eq!(gave_way > 100, policy == FULL && habit == Calls, "{gave_way}");
-    let yields = policy == PLAIN && habit == Locks { yields: true };
+    let yields = habit == Locks(ToNext) || (policy == PLAIN && habit == Locks(ToHolder));
     assert_eq!(yielded > 100, gave_way > 100 || yields, "{yielded}");
     machine().vms[0].done
 }
@@ -311,9 +324,9 @@ fn vcpus_that_wait_for_answers_give_way() {
 /// Those who spin for a lock stay in line.
 #[test]
 fn vcpus_that_wait_for_a_lock_keep_their_cpus() {
-    let plain = done(PLAIN, Locks { yields: false });
-    for (policy, yields) in [(PLAIN, true), (FULL, false), (FULL, true)] {
-        assert!(done(policy, Locks { yields }) > plain);
+    let plain = done(PLAIN, Locks(Not));
+    for (policy, yields) in [(PLAIN, ToHolder), (FULL, Not), (FULL, ToHolder), (FULL, ToNext)] {
+        assert!(done(policy, Locks(yields)) > plain);
     }
 }
 

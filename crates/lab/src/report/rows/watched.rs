@@ -17,7 +17,7 @@ const CLASSES: [(&str, &str); 10] = [
     ("kernel", "... in preemptible kernel code"),
     ("reader", "... in an RCU reader"),
     ("no-preempt", "... with preemption off"),
-    ("spinning", "... spinning for the owner of a mutex"),
+    ("spinning", "... spinning for another vCPU"),
     ("irqs-off", "... with interrupts off"),
     ("softirq", "... in a softirq"),
     ("hardirq", "... in an interrupt"),
@@ -25,8 +25,10 @@ const CLASSES: [(&str, &str); 10] = [
     ("unknown", "... in an unknown state"),
 ];
 
-/// The classes in which a critical section is interrupted, and the one that only waits for such.
-const CRITICAL: [&str; 6] = ["reader", "no-preempt", "irqs-off", "softirq", "hardirq", "spinning"];
+/// The classes of critical sections that others wait for.
+const NEEDED: [&str; 5] = ["reader", "no-preempt", "irqs-off", "softirq", "hardirq"];
+/// The class of those that only wait for another vCPU.
+const SPINNING: &str = "spinning";
 
 /// Each phase's totals with its length, s.
 fn seen<'a>(m: &'a Measured) -> impl Iterator<Item = (&'a Totals, f64)> {
@@ -70,22 +72,29 @@ pub(super) fn readers() -> Vec<Metric> {
 /// class that did not occur is a zero, since to have none is the aim.
 fn critical() -> Vec<Metric> {
     const LABEL: &str = "Critical-section preemptions";
-    let rate = |key: &str, label: &str, classes: &'static [&'static str]| {
+    let all = [&NEEDED[..], &[SPINNING]].concat();
+    let rate = |key: &str, label: &str, classes: Vec<&'static str>| {
         row(GROUP, key, label, "1/s", Better::Lower, move |m| {
             over(m, |t, seconds| {
-                let counts = classes.iter().filter_map(|class| t.classes.get(*class));
+                let counts = classes.iter().filter_map(|&class| t.classes.get(class));
                 (counts.map(|preempted| preempted.count as f64).sum(), seconds)
             })
         })
     };
     let mut rows = vec![
-        rate("critical_preemptions", LABEL, &CRITICAL),
-        rate("critical_preemptions.needed", "... of vCPUs that others need", &CRITICAL[..5]),
+        rate("critical_preemptions", LABEL, all.clone()),
+        rate(
+            "critical_preemptions.not_spinning",
+            "... of vCPUs that did not spin",
+            NEEDED.to_vec(),
+        ),
     ];
-    let classes = CLASSES.iter().filter(|(class, _)| CRITICAL.contains(class));
-    rows.extend(classes.map(|(class, label)| {
-        rate(&format!("critical_preemptions.{class}"), label, std::slice::from_ref(class))
-    }));
+    let classes = CLASSES.iter().filter(|(class, _)| all.contains(class));
+    rows.extend(
+        classes.map(|&(class, label)| {
+            rate(&format!("critical_preemptions.{class}"), label, vec![class])
+        }),
+    );
     rows
 }
 
