@@ -313,16 +313,7 @@ impl<'a> Run<'a> {
         let guests = plan.guests();
         let own = (0..guests.len()).filter(|&index| guests[index] == index);
         let mut boots = (own.clone().count() + plan.competitors.len()) as u32;
-        let mut competitors = Vec::new();
-        for vm in &plan.competitors {
-            self.tell_remaining(boots);
-            boots -= 1;
-            let image = self.image(&plan.variants[0].guest_kernel)?;
-            let mut vm = self.boot(vm, &vm.name, image, "", None)?;
-            self.quiet_call(&mut vm, &Command::Start)?;
-            vm.pause()?;
-            competitors.push(vm);
-        }
+        // First: a setting that a guest refuses is known before the other VMs boot.
         let mut subjects: Vec<Vm> = Vec::new();
         let mut places: Vec<usize> = Vec::new();
         for (index, variant) in plan.variants.iter().enumerate() {
@@ -343,6 +334,16 @@ impl<'a> Run<'a> {
             self.check_preempt(&vm, variant.preempt.as_deref())?;
             vm.pause()?;
             subjects.push(vm);
+        }
+        let mut competitors = Vec::new();
+        for vm in &plan.competitors {
+            self.tell_remaining(boots);
+            boots -= 1;
+            let image = self.image(&plan.variants[0].guest_kernel)?;
+            let mut vm = self.boot(vm, &vm.name, image, "", None)?;
+            self.quiet_call(&mut vm, &Command::Start)?;
+            vm.pause()?;
+            competitors.push(vm);
         }
         Ok(Booted { run: self, vms: Vms { subjects, places, competitors } })
     }
