@@ -75,7 +75,8 @@ pub fn boot(kernel: &str, vcpus: u32, memory_mib: u64, args: &str) -> LabGuest {
         vcpus,
         spare_vcpus: 0,
         memory_mib,
-        kernel: image.kernel.clone(),
+        // Users' guests have KASLR.
+        kernel: image.vmlinuz.clone(),
         initrd: image.initrd.clone(),
         args: args.into(),
         console: scratch.0.join("console"),

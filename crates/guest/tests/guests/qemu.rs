@@ -56,7 +56,7 @@ impl Qemu {
     pub fn with_guest(kernel: &str) -> Qemu {
         let set = images(kernel);
         let image = &set.guests[kernel];
-        let (kernel, initrd) = (image.kernel.to_str().unwrap(), image.initrd.to_str().unwrap());
+        let (kernel, initrd) = (image.vmlinuz.to_str().unwrap(), image.initrd.to_str().unwrap());
         let append = format!("console=ttyS0 panic=-1 quiet {NO_TIMER_CHECK}");
         let args = [
             "-machine",

@@ -69,7 +69,12 @@ pub struct LabHostImage {
 pub struct GuestImage {
     /// `uname -r` of the kernel.
     pub release: String,
+    /// The file that QEMU boots: the kernel unpacked, at the address of its build (no KASLR); or
+    /// the bzImage.
     pub kernel: PathBuf,
+    /// The bzImage. A lab host has none.
+    #[serde(skip)]
+    pub vmlinuz: PathBuf,
     pub initrd: PathBuf,
     /// The initramfs, if it has no other name than that of this descriptor: nothing is left behind.
     #[serde(skip)]

@@ -66,7 +66,8 @@ impl<'a> Images<'a> {
             let dir = Path::new("/lib/reprieve/guests").join(index.to_string());
             let here = GuestImage {
                 release: guest.release.clone(),
-                kernel: dir.join("vmlinuz"),
+                kernel: dir.join("kernel"),
+                vmlinuz: PathBuf::new(),
                 initrd: dir.join("initrd"),
                 _file: None,
             };
@@ -181,7 +182,8 @@ impl<'a> Images<'a> {
         image.write_to(&file, self.cache.root())?;
         Ok(GuestImage {
             release: kernel.release.clone(),
-            kernel: kernel.vmlinuz.clone(),
+            kernel: kernels::unpacked(&self.cache, kernel, &self.cx)?,
+            vmlinuz: kernel.vmlinuz.clone(),
             initrd,
             _file: Some(Arc::new(file)),
         })

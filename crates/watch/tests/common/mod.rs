@@ -66,7 +66,7 @@ pub fn boot_with(kernel: &str, other: Option<&str>, vcpus: u32, args: &str, regi
     if let Some(other) = other {
         // The kernel unpacks one archive after the other.
         let (other, mut more) = (&set.guests[other], Initramfs::default());
-        more.file(&other.kernel, OTHER[0]).unwrap();
+        more.file(&other.vmlinuz, OTHER[0]).unwrap();
         more.file(&other.initrd, OTHER[1]).unwrap();
         let second = dir.0.join("more");
         more.write(&second).unwrap();
