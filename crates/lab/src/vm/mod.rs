@@ -481,14 +481,19 @@ fn inherit(command: &mut std::process::Command, fds: Vec<i32>) {
 ///
 /// `no_timer_check`: in an emulated machine whose CPU thread lost its CPU, the kernel's check of
 /// the timer interrupt comes too early, and the boot ends in "IO-APIC + timer doesn't work". (On
-/// KVM the kernel leaves the check out by itself.)
+/// KVM the kernel leaves the check out by itself.) `cryptomgr.notests`: nor need it test ciphers.
 fn kernel_args(config: &Config) -> String {
     let factor = limit::kernel_parameter();
     let tsc = match config.accel {
         Accel::Kvm => String::new(),
         Accel::Tcg => tsc::kernel_parameters(config.dilation),
     };
-    let all = ["console=ttyS0 panic=-1 quiet no_timer_check", &factor, &tsc, &config.args];
+    let all = [
+        "console=ttyS0 panic=-1 quiet no_timer_check cryptomgr.notests",
+        &factor,
+        &tsc,
+        &config.args,
+    ];
     all.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
