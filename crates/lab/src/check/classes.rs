@@ -28,12 +28,12 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 /// vCPU 0 does all other work of the guest.
-const VCPUS: u32 = 5;
+const VCPUS: u32 = 4;
 const KEPT: usize = VCPUS as usize - 1;
 
 /// `idle=poll`, because an idle vCPU that halts cannot be preempted. The kernel's complaints about
 /// a vCPU that gets no CPU for long say nothing.
-const ARGS: &str = "nohz_full=1-4 isolcpus=1-4 irqaffinity=0 rcu_nocb_poll idle=poll nowatchdog \
+const ARGS: &str = "nohz_full=1-3 isolcpus=1-3 irqaffinity=0 rcu_nocb_poll idle=poll nowatchdog \
     rcupdate.rcu_cpu_stall_suppress=1 workqueue.watchdog_thresh=0";
 
 /// Long compared with the work between two holds. Longer where a hold keeps interrupts waiting,

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 const VCPUS: u32 = 2;
 
-/// The first phase and the longest. A phase that decides nothing is measured again, twice as long:
-/// what its ends can make does not grow with it.
+/// The first phase and the longest. A phase that decides nothing tells how long one has to be: what
+/// its ends can make does not grow with it.
 const PHASE: Duration = Duration::from_secs(5);
 const LONGEST_PHASE: Duration = Duration::from_secs(320);
 
@@ -50,7 +50,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         if inside.lost > 0 || inside.is_enough() || length >= LONGEST_PHASE {
             break judged(&seen, &inside, length);
         }
-        length *= 2;
+        length = length.mul_f64(1.3 * inside.wanting()).min(LONGEST_PHASE);
     };
     drop(spinners);
     vm.shut_down(setup.cancel);
@@ -115,7 +115,12 @@ impl Inside {
 
     /// Whether the means of the phase can be compared.
     fn is_enough(&self) -> bool {
-        self.count >= ENOUGH && self.ends() <= ENDS
+        self.wanting() <= 1.0
+    }
+
+    /// How many times as long the phase should have been.
+    fn wanting(&self) -> f64 {
+        (self.ends() / ENDS).max(ENOUGH as f64 / self.count.max(1) as f64)
     }
 }
 
