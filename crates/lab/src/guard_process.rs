@@ -11,10 +11,7 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
-
-/// Between two looks whether guard schedules.
-const NAP: Duration = Duration::from_millis(50);
+use std::time::Duration;
 
 /// How long guard may take to end when nobody needs it any more.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -33,19 +30,15 @@ impl GuardProcess {
         command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.try_clone()?);
         unit::confine(&mut command)?;
         let mut guard = GuardProcess { child: process::spawn(&mut command)?, said };
-        let end = Instant::now() + limit;
-        loop {
-            match guard.statistics() {
-                Ok(seen) if seen.dry_run => bail!("a dry run of guard runs here: end it"),
-                Ok(_) => return Ok(guard),
-                Err(error) if matches!(error.downcast_ref(), Some(Error::NotRunning)) => {}
-                Err(error) => return Err(error),
-            }
-            if Instant::now() > end {
-                bail!("guard was not ready within {limit:?}: {}", guard.said());
-            }
-            cancel.sleep(NAP)?;
+        let ready = cancel.wait_until(limit, || match guard.statistics() {
+            Ok(seen) if seen.dry_run => bail!("a dry run of guard runs here: end it"),
+            Err(error) if matches!(error.downcast_ref(), Some(Error::NotRunning)) => Ok(false),
+            answer => answer.map(|_| true),
+        })?;
+        if !ready {
+            bail!("guard was not ready within {limit:?}: {}", guard.said());
         }
+        Ok(guard)
     }
 
     pub fn pid(&self) -> u32 {

@@ -16,6 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// Between two looks at what is waited for.
+const NAP: Duration = Duration::from_millis(50);
+
 /// The user's request to end the run. Every wait checks it.
 #[derive(Clone, Default)]
 pub struct Cancel(Arc<AtomicBool>);
@@ -47,8 +50,24 @@ impl Cancel {
             if left.is_zero() {
                 return Ok(());
             }
-            std::thread::sleep(left.min(Duration::from_millis(50)));
+            std::thread::sleep(left.min(NAP));
         }
+    }
+
+    /// Waits for at most `limit` until that `is` so; says whether it is.
+    pub fn wait_until<E: From<Error>>(
+        &self,
+        limit: Duration,
+        mut is: impl FnMut() -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        let end = Instant::now() + limit;
+        while !is()? {
+            if Instant::now() > end {
+                return Ok(false);
+            }
+            self.sleep(NAP)?;
+        }
+        Ok(true)
     }
 }
 
@@ -117,7 +136,7 @@ pub fn wait(child: &mut Child, what: &str, limit: Duration, cancel: &Cancel) -> 
             });
         }
         std::thread::sleep(nap);
-        nap = (nap * 2).min(Duration::from_millis(50));
+        nap = (nap * 2).min(NAP);
     }
 }
 

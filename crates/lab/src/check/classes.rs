@@ -20,7 +20,7 @@ use crate::ebpf_watcher::Watched;
 use crate::limit::scaled;
 use crate::vm::Vm;
 use anyhow::Result;
-use reprieve_init::protocol::{Command, Held, Hold, Workload};
+use reprieve_init::protocol::{Held, Hold, Workload};
 use reprieve_watch::model::{Class, Event};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,8 +125,7 @@ pub fn check(setup: &GuestSetup, preemptions: u64) -> Result<Finding> {
         let names: Vec<&str> = round.iter().map(Kept::name).collect();
         setup.progress.step(&format!("vCPUs in {}", names.join(", ")));
         let holds = round.iter().zip(1..).filter_map(|(kept, cpu)| kept.hold(cpu)).collect();
-        setup.prepare(&mut vm, Workload::Hold { holds, graces: false }, None)?;
-        setup.call(&mut vm, &Command::Start)?;
+        setup.start(&mut vm, Workload::Hold { holds, graces: false })?;
         // Until all vCPUs are in their states.
         setup.sleep(SETTLE)?;
         watched.events();
@@ -178,19 +177,16 @@ fn registers_are_found(setup: &GuestSetup, vm: &mut Vm, watched: &mut Watched) -
     setup.progress.step("finding the vCPUs' registers");
     let kept = Kept(Some(Held::User));
     let holds = (1..VCPUS).filter_map(|cpu| kept.hold(cpu)).collect();
-    setup.prepare(vm, Workload::Hold { holds, graces: false }, None)?;
-    setup.call(vm, &Command::Start)?;
+    setup.start(vm, Workload::Hold { holds, graces: false })?;
     let mut missing: BTreeSet<u32> = (1..VCPUS).collect();
-    let began = Instant::now();
-    while !missing.is_empty() && began.elapsed() < scaled(ROUND_LIMIT) {
-        setup.sleep(POLL)?;
+    setup.wait_until(ROUND_LIMIT, || {
         for event in watched.events() {
             if let Event::Preempted { vcpu, class: Class::User, .. } = event {
                 missing.remove(&vcpu);
             }
         }
-    }
-    Ok(missing.is_empty())
+        Ok(missing.is_empty())
+    })
 }
 
 /// Whether the preemptions of one vCPU were classed right; the line and the figures that say so.

@@ -5,9 +5,8 @@
 use super::bpf_objects::{self, KINDS, LeftBehind};
 use super::guest_setup::GuestSetup;
 use super::{Check, Finding};
-use crate::limit::scaled;
 use anyhow::{Context as _, Result, anyhow, bail};
-use reprieve_init::protocol::{Command, Workload};
+use reprieve_init::protocol::Workload;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -24,8 +23,7 @@ fn own() -> Result<[(&'static str, usize); 2]> {
 
 pub fn check(setup: &GuestSetup, cycles: u32) -> Result<Finding> {
     let mut vm = setup.boot("cycles", 2, 512, "")?;
-    setup.prepare(&mut vm, Workload::FileChurn { workers: 2 }, None)?;
-    setup.call(&mut vm, &Command::Start)?;
+    setup.start(&mut vm, Workload::FileChurn { workers: 2 })?;
     // The first time may set up things that stay (caches of the C library, of BTF).
     drop(setup.watch(&vm)?);
     setup.progress.step(&format!("attaching {cycles} times"));
@@ -39,16 +37,13 @@ pub fn check(setup: &GuestSetup, cycles: u32) -> Result<Finding> {
         preemptions += watched.totals().map_err(|e| anyhow!(e))?.preempted().count;
     }
     let took = began.elapsed();
-    let since = Instant::now();
-    let more = loop {
-        let mut more = traces.now()?;
+    let mut more = vec![];
+    setup.wait_until(LEFT_LIMIT, || {
+        more = traces.now()?;
         let grown = own()?.into_iter().zip(before).filter(|((_, now), (_, then))| now > then);
         more.extend(grown.map(|((what, now), (_, then))| format!("{} {what}", now - then)));
-        if more.is_empty() || since.elapsed() > scaled(LEFT_LIMIT) {
-            break more;
-        }
-        setup.sleep(Duration::from_millis(100))?;
-    };
+        Ok(more.is_empty())
+    })?;
     vm.shut_down(setup.cancel);
     let made = traces.made();
     let lacks = |kind| made.iter().filter(|(of, _)| *of == kind).count() < cycles as usize;

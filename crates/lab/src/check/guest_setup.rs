@@ -116,6 +116,12 @@ impl<'a> GuestSetup<'a> {
         self.call(vm, &Command::Prepare { workload, measure })
     }
 
+    /// Lets the guest do `workload` from now on, in place of another.
+    pub fn start(&self, vm: &mut Vm, workload: Workload) -> Result<()> {
+        self.prepare(vm, workload, None)?;
+        self.call(vm, &Command::Start)
+    }
+
     /// Sends a command and ignores its events, except notices: they report something that does not
     /// work, so a notice is an error here.
     pub fn call(&self, vm: &mut Vm, command: &Command) -> Result<()> {
@@ -146,6 +152,11 @@ impl<'a> GuestSetup<'a> {
     /// Resets the VM under whatever it does, and waits for the init of its new boot.
     pub fn reset(&self, vm: &mut Vm) -> Result<()> {
         Ok(vm.reset(scaled(BOOT_LIMIT), self.cancel)?)
+    }
+
+    /// Waits for at most `limit` of an ordinary machine until that `is` so; says whether it is.
+    pub fn wait_until(&self, limit: Duration, is: impl FnMut() -> Result<bool>) -> Result<bool> {
+        self.cancel.wait_until(scaled(limit), is)
     }
 
     pub fn sleep(&self, time: Duration) -> Result<()> {

@@ -19,15 +19,10 @@ impl Spinner {
     /// On CPU `cpu` (an index into the CPUs that this process may use), with the niceness of this
     /// process and its VMs.
     pub fn start(cpu: u32) -> Result<Spinner> {
-        Spinner::with(vec![cpu], None, |_| std::hint::spin_loop())
+        Spinner::with(cpu, None)
     }
 
-    /// A spinner that does `step` again and again.
-    fn with(
-        cpus: Vec<u32>,
-        nice: Option<i32>,
-        mut step: impl FnMut(u32) + Send + 'static,
-    ) -> Result<Spinner> {
+    fn with(cpu: u32, nice: Option<i32>) -> Result<Spinner> {
         let stop = Arc::new(AtomicBool::new(false));
         let (send, ready) = std::sync::mpsc::channel();
         let stopped = stop.clone();
@@ -36,7 +31,7 @@ impl Spinner {
             let tid = unsafe { libc::gettid() };
             let set = |nice| {
                 // With the policy of the process, niceness might mean nothing (SCHED_IDLE).
-                set_policy(tid as u32, libc::SCHED_OTHER)?;
+                set_policy(tid as u32, libc::SCHED_OTHER, 0)?;
                 // SAFETY: plain system call about this thread.
                 match unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, nice) } {
                     0 => Ok(()),
@@ -45,10 +40,10 @@ impl Spinner {
             };
             let niced = nice.map_or(Ok(()), set);
             let threads = Threads::new(std::process::id(), vec![tid as u32]);
-            let pinned = threads.pin(&[cpus], &[]);
+            let pinned = threads.pin(&[vec![cpu]], &[]);
             let _ = send.send((tid as u32, niced, pinned));
             while !stopped.load(Ordering::Relaxed) {
-                step(tid as u32);
+                std::hint::spin_loop();
             }
         })?;
         let mut spinner = Spinner { tid: 0, stop, thread: Some(thread) };
@@ -80,8 +75,8 @@ pub struct Starved {
 impl Starved {
     /// Starves thread `tid` and pins it to CPU `cpu` for that.
     pub fn start(tid: u32, cpu: u32) -> Result<Starved> {
-        let spinner = Some(Spinner::with(vec![cpu], Some(-20), |_| std::hint::spin_loop())?);
-        set_policy(tid, libc::SCHED_IDLE)?;
+        let spinner = Some(Spinner::with(cpu, Some(-20))?);
+        set_policy(tid, libc::SCHED_IDLE, 0)?;
         let starved = Starved { tid, spinner };
         // Last: until then it may run on other CPUs.
         Threads::new(0, vec![tid]).pin(&[vec![cpu]], &[])?;
@@ -91,15 +86,15 @@ impl Starved {
 
 impl Drop for Starved {
     fn drop(&mut self) {
-        let _ = set_policy(self.tid, libc::SCHED_OTHER);
+        let _ = set_policy(self.tid, libc::SCHED_OTHER, 0);
         self.spinner = None;
         let all: Vec<u32> = (0..allowed_cpus().len() as u32).collect();
         let _ = Threads::new(0, vec![self.tid]).pin(&[all], &[]);
     }
 }
 
-fn set_policy(tid: u32, policy: libc::c_int) -> Result<()> {
-    let parameters = libc::sched_param { sched_priority: 0 };
+pub fn set_policy(tid: u32, policy: libc::c_int, priority: libc::c_int) -> Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: `parameters` is valid for the read.
     let set = unsafe { libc::sched_setscheduler(tid as libc::pid_t, policy, &parameters) };
     if set == 0 {

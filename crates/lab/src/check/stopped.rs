@@ -165,17 +165,16 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     // now and then, as on every host that needs watching. Without it no function is named.
     vm.threads().pin(&[vec![], vec![cpu]], &[])?;
     let spinner = Spinner::start(cpu)?;
-    let deadline = Instant::now() + scaled(GUEST_LIMIT);
-    loop {
+    let mut blind = vec![];
+    let found = setup.wait_until(GUEST_LIMIT, || {
         let (seen, _) = watched.vm().map_err(anyhow::Error::msg)?;
         let now = reader(&seen).map(|vcpu| &vcpu.now);
-        if matches!(now, Some(VcpuNow::Preempted { at, .. }) if at.function.is_some()) {
-            break;
-        }
-        if Instant::now() > deadline {
-            bail!("the instruction pointer of vCPU {READER} is not found: {:?}", seen.blind);
-        }
-        setup.sleep(POLL)?;
+        let found = matches!(now, Some(VcpuNow::Preempted { at, .. }) if at.function.is_some());
+        blind = seen.blind;
+        Ok(found)
+    })?;
+    if !found {
+        bail!("the instruction pointer of vCPU {READER} is not found: {blind:?}");
     }
     drop(spinner);
 
@@ -204,16 +203,12 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         }
     };
     // The reader runs again: its grace period must end.
-    let deadline = Instant::now() + scaled(GUEST_LIMIT);
-    loop {
+    let ended = setup.wait_until(GUEST_LIMIT, || {
         let (seen, snapshot) = watched.vm().map_err(anyhow::Error::msg)?;
-        if held_up(&seen, snapshot.time_ns).is_none_or(|(seq, _)| seq != first.named.seq) {
-            break;
-        }
-        if Instant::now() > deadline {
-            bail!("the grace period does not end though its reader runs again");
-        }
-        setup.sleep(POLL)?;
+        Ok(held_up(&seen, snapshot.time_ns).is_none_or(|(seq, _)| seq != first.named.seq))
+    })?;
+    if !ended {
+        bail!("the grace period does not end though its reader runs again");
     }
     vm.shut_down(setup.cancel);
     Ok(judged(tries, &first, last))

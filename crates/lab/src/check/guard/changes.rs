@@ -11,14 +11,16 @@ use crate::vm::cgroup::Cgroups;
 use anyhow::{Context as _, Result, bail};
 use reprieve_guard::undo::slice::{self, SHORT};
 use reprieve_guard::{Policy, Statistics, control};
-use reprieve_init::protocol::{Command, Workload};
+use reprieve_init::protocol::Workload;
 
 /// Returns a line for each thing that was seen.
-pub fn check(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<Vec<String>> {
-    let set = policies(setup, guard, vms).context("guard set")?;
-    let moved = moved(setup, guard, vms).context("a VM that moves to another cgroup")?;
-    let grown = grown(setup, guard).context("a VM that gets another vCPU")?;
-    Ok(vec![set, moved, grown])
+pub fn check(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<&'static str> {
+    policies(setup, guard, vms).context("guard set")?;
+    moved(setup, guard, vms).context("a VM that moves to another cgroup")?;
+    grown(setup, guard).context("a VM that gets another vCPU")?;
+    Ok("  guard set: one VM's policy plain and full again; the other one's untouched\n  \
+        a VM moved to another cgroup and back: its weight followed; with a CPU limit, it was left \
+        to the kernel, in short slices\n  a VM got another vCPU, which guard schedules\n")
 }
 
 /// How often the VM was helped.
@@ -29,7 +31,7 @@ fn helped(statistics: &Statistics, vm: &Vm) -> Result<u64> {
 
 /// guard stops helping a VM as soon as its policy is set, and goes on helping the other one. Then
 /// guard helps both again.
-fn policies(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
+fn policies(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<()> {
     setup.progress.step("guard set");
     let [first, second, ..] = vms else { bail!("two VMs are needed") };
     control::set(Some(&first.name), Policy::Plain)?;
@@ -53,15 +55,14 @@ fn policies(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String>
         Ok(helped(now, first)? > helped(&before, first)?)
     })?;
     match control::set(Some("no such VM"), Policy::Full) {
-        Err(error) if error.to_string().contains(&first.name) => (),
+        Err(error) if error.to_string().contains(&first.name) => Ok(()),
         other => bail!("a VM that does not exist: {other:?}"),
     }
-    Ok("guard set: one VM's policy plain and full again; the other one's untouched".into())
 }
 
 /// The weight of the VM's new cgroup is its own. If that cgroup has a CPU limit, the kernel
 /// schedules the VM. Once it has left, all is as before.
-fn moved(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
+fn moved(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<()> {
     setup.progress.step("guard, and a VM that moves to another cgroup");
     let weight = CpuControl { weight: 300, max_percent: None };
     let cgroup = Cgroups::open(true)?.make("moved", weight)?;
@@ -85,27 +86,26 @@ fn moved(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
     // Back to the root.
     drop(cgroup);
     says("guard to take the VM again", 100, false)?;
-    Ok("a VM moved to another cgroup and back: its weight followed; with a CPU limit, it was left to the kernel, in short slices".into())
+    Ok(())
 }
 
 /// guard schedules a vCPU that is added to a VM that runs.
-fn grown(setup: &GuestSetup, guard: &mut Guard) -> Result<String> {
+fn grown(setup: &GuestSetup, guard: &mut Guard) -> Result<()> {
     let mut vm = setup.boot_with_spare("grows", 1, 1, 192, "")?;
     setup.progress.step("guard, and a VM that gets another vCPU");
     vm.plug_vcpu()?;
     wait(setup, "the guest to find its new vCPU", || {
         let present = setup.read(&mut vm, "/sys/devices/system/cpu/present")?;
-        Ok((present.trim() == "0-1").then_some(()))
+        Ok(present.trim() == "0-1")
     })?;
     // Its guest takes the new vCPU into use.
-    setup.prepare(&mut vm, Workload::Hog { threads: 2 }, None)?;
-    setup.call(&mut vm, &Command::Start)?;
+    setup.start(&mut vm, Workload::Hog { threads: 2 })?;
     let [_, new] = *vm.threads().vcpus() else { bail!("{} has not two vCPUs", vm.name) };
     guard.until(setup, "guard to schedule the new vCPU", |now| {
         Ok(policy_of(new) == SCHED_EXT && of(now, &vm)?.vcpus == 2)
     })?;
     vm.shut_down(setup.cancel);
-    Ok("a VM got another vCPU, which guard schedules".into())
+    Ok(())
 }
 
 pub const SCHED_EXT: libc::c_int = 7;

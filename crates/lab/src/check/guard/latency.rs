@@ -13,7 +13,7 @@ use super::process::{End, Guard};
 use crate::vm::Vm;
 use anyhow::Result;
 use reprieve_guard::Policy;
-use reprieve_init::protocol::{Command, Workload};
+use reprieve_init::protocol::Workload;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -60,8 +60,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
 /// that each stop took, ms, of those that others competed with.
 fn commands(setup: &GuestSetup, vms: &mut [Vm]) -> Result<Vec<f64>> {
     for vm in &mut *vms {
-        setup.prepare(vm, Workload::Hog { threads: 2 }, None)?;
-        setup.call(vm, &Command::Start)?;
+        setup.start(vm, Workload::Hog { threads: 2 })?;
     }
     setup.sleep(SETTLE)?;
     let mut times = Vec::new();

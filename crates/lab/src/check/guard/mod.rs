@@ -2,7 +2,7 @@
 //! `guard` schedules real VMs under each of its policies, and the stock scheduler is back
 //! afterwards: after a signal, after the kernel threw guard out, and after a kill that leaves it no
 //! time. Nobody is stuck then, and nothing stays reserved. It goes on while its host changes. Where
-//! the kernel has no sched_ext, `guard` says so and changes nothing.
+//! the kernel has no sched_ext, there is nothing to check.
 
 mod changes;
 pub(super) mod latency;
@@ -12,28 +12,26 @@ pub(super) mod share;
 
 use super::bpf_objects::verified_by;
 use super::guest_setup::GuestSetup;
+use super::load::set_policy;
 use super::{Check, Finding};
-use crate::guard_process::own_command;
-use crate::limit::scaled;
 use crate::vm::Vm;
 use anyhow::{Context as _, Result, bail};
 use changes::{SCHED_EXT, policy_of};
 pub use process::{End, Guard};
 use reprieve_guard::Policy;
-use reprieve_init::protocol::{Command, Workload};
+use reprieve_init::protocol::Workload;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 pub const STATE: &str = "/sys/kernel/sched_ext/state";
 
-/// Checks that pass without sched_ext if guard refuses.
+/// Checks that need sched_ext.
 pub(super) const CHECKS: [Check; 4] =
     [Check::Program, Check::Guard, Check::GuardShare, Check::GuardLatency];
 
 /// How long anything may take that is waited for here.
 const LIMIT: Duration = Duration::from_secs(60);
-const NAP: Duration = Duration::from_millis(50);
 
 /// CPU time that each VM has to get under each policy, and after guard was killed.
 const PROGRESS_NS: u64 = 300_000_000;
@@ -66,17 +64,12 @@ pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
     let churn = Workload::FileChurn { workers: 2 };
     for (name, workload) in [("churn", churn), ("hog", Workload::Hog { threads: 2 })] {
         let mut vm = setup.boot(name, 2, 256, "")?;
-        setup.prepare(&mut vm, workload, None)?;
-        setup.call(&mut vm, &Command::Start)?;
+        setup.start(&mut vm, workload)?;
         vms.push(vm);
     }
     let urgent = setup.boot("urgent", 1, 192, "")?;
     let [fifo, ordinary] = [&urgent, &vms[0]].map(|vm| vm.threads().vcpus()[0]);
-    let priority = libc::sched_param { sched_priority: 1 };
-    // SAFETY: `priority` is valid for the read.
-    if unsafe { libc::sched_setscheduler(fifo as libc::pid_t, libc::SCHED_FIFO, &priority) } != 0 {
-        return Err(std::io::Error::last_os_error()).context("a real-time priority");
-    }
+    set_policy(fifo, libc::SCHED_FIFO, 1)?;
     let (mut text, mut figures) = (String::new(), Vec::new());
     for (policy, end) in RUNS {
         setup.progress.step(&format!("guard --policy {}", policy.name()));
@@ -84,9 +77,7 @@ pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
         let statistics = guard.work(setup, policy, &vms)?;
         let mut policies = vec![policy_of(fifo), policy_of(ordinary)];
         if end == End::Signal {
-            for line in changes::check(setup, &mut guard, &vms)? {
-                writeln!(text, "  {line}")?;
-            }
+            text += changes::check(setup, &mut guard, &vms)?;
         }
         guard.end(setup, end)?;
         progress(setup, &vms).context("after guard ended")?;
@@ -114,39 +105,17 @@ pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
     Ok(Finding::new(Check::Guard, true, text, json!({ "runs": figures })))
 }
 
-/// On a host without sched_ext: whether guard says so in one line, with status 1.
-pub(super) fn refusal(check: Check) -> Result<Finding> {
-    let output = own_command()?.args(["guard", "--for", "1s"]).output()?;
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    let passed =
-        output.status.code() == Some(1) && said.lines().count() == 1 && said.contains("sched_ext");
-    let text = format!("  this kernel has no sched_ext; guard said: {said}\n");
-    Ok(Finding::new(check, passed, text, json!({ "refused": said })))
-}
-
 /// Waits until each VM has run for some time.
 pub fn progress<'a>(setup: &GuestSetup, vms: impl IntoIterator<Item = &'a Vm>) -> Result<()> {
     let vms: Vec<&Vm> = vms.into_iter().collect();
     let ran = || vms.iter().map(|vm| vm.threads().vcpu_counters().run_ns);
     let goal: Vec<u64> = ran().map(|ns| ns + PROGRESS_NS).collect();
-    wait(setup, "each VM to run", || {
-        Ok(ran().zip(&goal).all(|(ns, &goal)| ns >= goal).then_some(()))
-    })
+    wait(setup, "each VM to run", || Ok(ran().zip(&goal).all(|(ns, &goal)| ns >= goal)))
 }
 
-fn wait<T>(
-    setup: &GuestSetup,
-    what: &str,
-    mut there: impl FnMut() -> Result<Option<T>>,
-) -> Result<T> {
-    let end = Instant::now() + scaled(LIMIT);
-    loop {
-        if let Some(found) = there()? {
-            return Ok(found);
-        }
-        if Instant::now() > end {
-            bail!("waited in vain for {what}");
-        }
-        setup.sleep(NAP)?;
+fn wait(setup: &GuestSetup, what: &str, is: impl FnMut() -> Result<bool>) -> Result<()> {
+    match setup.wait_until(LIMIT, is)? {
+        true => Ok(()),
+        false => bail!("waited in vain for {what}"),
     }
 }

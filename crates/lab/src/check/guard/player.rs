@@ -15,7 +15,7 @@ use reprieve_guard::{Error, Options};
 use reprieve_page::output::print;
 use reprieve_watch::StandIn;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub struct PlayArgs {
     lies: bool,
 }
 
-/// Prints what guard has to know, and computes from the first line of standard input on.
+/// Prints what guard has to know, and computes from the end of standard input on.
 pub fn play(args: &PlayArgs) -> Result<()> {
     let ram = Box::leak(Box::new(StandIn::ram(args.lies)));
     let begin = Arc::new(Barrier::new(args.vcpus + 1));
@@ -80,21 +80,13 @@ pub fn guard(args: &GuardArgs) -> Result<()> {
 /// What a player is to be: its name, whether it lies, and its weight.
 pub type Player = (&'static str, bool, u32);
 
-/// A process, killed when this is dropped.
 struct Playing {
     child: Child,
     told: StandIn,
     cgroup: Cgroup,
 }
 
-impl Drop for Playing {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// VMs that processes play.
+/// VMs that processes play, which are killed when this is dropped.
 pub struct Vms(Vec<Playing>);
 
 impl Vms {
@@ -126,12 +118,8 @@ impl Vms {
     }
 
     /// Lets all threads run.
-    pub fn go(&mut self) -> Result<()> {
-        for Playing { child, told, .. } in &mut self.0 {
-            let input = child.stdin.as_mut().context("no input of a player")?;
-            input.write_all(b"go\n").with_context(|| format!("starting {}", told.name))?;
-        }
-        Ok(())
+    pub fn go(&mut self) {
+        self.0.iter_mut().for_each(|player| player.child.stdin = None);
     }
 
     /// CPU time of each VM so far.
@@ -158,6 +146,9 @@ impl Drop for Vms {
         // All at once: until they are gone, those that are left take the CPUs.
         for player in &mut self.0 {
             let _ = player.child.kill();
+        }
+        for player in &mut self.0 {
+            let _ = player.child.wait();
         }
     }
 }

@@ -76,14 +76,13 @@ impl Guard {
         what: &str,
         mut are: impl FnMut(&Statistics) -> Result<bool>,
     ) -> Result<Statistics> {
-        let mut last = None;
+        let mut last = Statistics::default();
         let found = wait(setup, what, || {
-            let now = self.statistics()?;
-            let found = are(&now)?.then(|| now.clone());
-            last = Some(now);
-            Ok(found)
+            last = self.statistics()?;
+            are(&last)
         });
-        found.with_context(|| format!("guard's last statistics: {last:?}"))
+        found.with_context(|| format!("guard's last statistics: {last:?}"))?;
+        Ok(last)
     }
 
     /// Waits until guard has done for the VMs what the policy promises.
@@ -119,12 +118,9 @@ impl Guard {
         if !right {
             bail!("guard, {}, ended with {status}: {said}", end.name());
         }
-        wait(setup, "the stock scheduler", || {
-            Ok((fs::read_to_string(STATE)?.trim() == "disabled").then_some(()))
-        })?;
-        // After a kill, its supervisor does that.
-        wait(setup, "what is reserved to be as it was before guard", || {
-            Ok((reserved() == self.reserved).then_some(()))
+        // After a kill, its supervisor gives back what was reserved.
+        wait(setup, "the stock scheduler, with what is reserved as it was before guard", || {
+            Ok(fs::read_to_string(STATE)?.trim() == "disabled" && reserved() == self.reserved)
         })
     }
 }

@@ -14,12 +14,11 @@ use super::guard::{End, Guard, STATE, progress};
 use super::guest_setup::GuestSetup;
 use super::{Check, Finding};
 use crate::experiments;
-use crate::limit::scaled;
 use crate::vm::Vm;
 use anyhow::{Context as _, Result, bail};
 use complaints::HostLog;
 use reprieve_guard::Policy;
-use reprieve_init::protocol::{Command, Workload};
+use reprieve_init::protocol::Workload;
 use reprieve_page::output::with_causes;
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -141,14 +140,11 @@ impl<'a> Soak<'a> {
                 self.last(kind)?;
             }
         }
-        let since = Instant::now();
-        let left = loop {
-            let left = [left_behind::now()?, self.left_behind.now()?].concat();
-            if left.is_empty() || since.elapsed() > scaled(LEFT_LIMIT) {
-                break left;
-            }
-            self.setup.sleep(Duration::from_millis(200))?;
-        };
+        let mut left = vec![];
+        self.setup.wait_until(LEFT_LIMIT, || {
+            left = [left_behind::now()?, self.left_behind.now()?].concat();
+            Ok(left.is_empty())
+        })?;
         self.failures.extend(left.into_iter().map(|what| format!("left behind: {what}")));
         let Soak { seed, events, failures, .. } = self;
         let objects = self.left_behind.made().len();
@@ -253,18 +249,13 @@ impl<'a> Soak<'a> {
         let name = format!("vm{}", self.started);
         let started = || -> Result<Vm> {
             let mut vm = self.setup.boot(&name, VCPUS, MEMORY_MIB, ARGS)?;
-            self.load(&mut vm, load)?;
+            self.setup.start(&mut vm, load)?;
             Ok(vm)
         };
         let started = started().map(|vm| self.vms.push(vm));
         let text = format!("{name} started");
         self.consoles.push((name, 0));
         (text, started)
-    }
-
-    fn load(&self, vm: &mut Vm, load: Workload) -> Result<()> {
-        self.setup.prepare(vm, load, None)?;
-        self.setup.call(vm, &Command::Start)
     }
 
     /// Any of the VMs.
@@ -277,7 +268,7 @@ impl<'a> Soak<'a> {
         let mut vm = self.vms.swap_remove(index);
         let text = format!("{} reset under load", vm.name);
         let churn = Workload::FileChurn { workers: VCPUS };
-        let reset = self.setup.reset(&mut vm).and_then(|()| self.load(&mut vm, churn));
+        let reset = self.setup.reset(&mut vm).and_then(|()| self.setup.start(&mut vm, churn));
         // A VM that does not come back is gone.
         if reset.is_ok() {
             self.vms.push(vm);
