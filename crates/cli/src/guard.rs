@@ -14,9 +14,9 @@ use reprieve_page::output::{print, print_json, tell};
 use reprieve_page::plain;
 use reprieve_watch::Which;
 use reprieve_watch::show::prometheus;
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::num::ParseIntError;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -89,21 +89,14 @@ enum Command {
     },
 }
 
-fn percent(text: &str) -> Result<u8, String> {
-    let number = text.strip_suffix('%').unwrap_or(text).parse();
-    number.ok().filter(|n| *n <= 100).ok_or_else(|| "give 0% to 100%".into())
+fn percent(text: &str) -> Result<u8, ParseIntError> {
+    text.strip_suffix('%').unwrap_or(text).parse()
 }
 
-/// A line of `--json`: the event "statistics". The first line is the event "ready".
-#[derive(Serialize)]
-struct Line<'a> {
-    event: &'static str,
-    #[serde(flatten)]
-    statistics: &'a Statistics,
-}
-
-fn print_line(line: &impl Serialize) -> Result<()> {
-    print(&(serde_json::to_string(line)? + "\n"))
+/// A line of `--json`.
+fn print_event(event: &str, mut line: Value) -> Result<()> {
+    line["event"] = event.into();
+    print(&format!("{line}\n"))
 }
 
 pub fn main(args: &GuardArgs) -> Result<ExitCode> {
@@ -147,9 +140,8 @@ fn schedule(args: &GuardArgs) -> Result<()> {
     }
     if args.json {
         let pid = std::process::id();
-        print_line(&json!({
-            "event": "ready", "backend": backend, "policy": policy, "pid": pid, "dry_run": dry_run,
-        }))?;
+        let ready = json!({ "backend": backend, "policy": policy, "pid": pid, "dry_run": dry_run });
+        print_event("ready", ready)?;
     } else {
         print(&match (sched_ext, dry_run) {
             (_, true) => "dry run: nothing is changed; Ctrl-C ends it\n".into(),
@@ -170,7 +162,7 @@ fn schedule(args: &GuardArgs) -> Result<()> {
         }
         // Also without a place for its lines (a full disk), guard schedules on.
         if prints {
-            if let Err(error) = print_line(&Line { event: "statistics", statistics }) {
+            if let Err(error) = print_event("statistics", json!(statistics)) {
                 prints = false;
                 tell(format!("no more statistics: {error:#}"));
             }

@@ -10,6 +10,11 @@ fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
+fn spent(total_ns: u64, max_ns: Option<u64>) -> String {
+    let most = max_ns.map(|ns| format!(", {:.3} ms at most", ms(ns))).unwrap_or_default();
+    format!("{:.1} ms in all{most}", ms(total_ns))
+}
+
 pub fn summary(statistics: &Statistics) -> String {
     let (policy, seconds) = (statistics.policy.name(), ms(statistics.elapsed_ns) / 1e3);
     let mut text = match (statistics.dry_run, statistics.backend) {
@@ -63,12 +68,10 @@ fn did(vm: &VmStatistics) -> String {
     }
     for (what, granted) in vm.grants() {
         if granted.count + granted.refused > 0 {
+            let spent = spent(granted.total_ns, Some(granted.max_ns));
             text += &format!(
-                "  {what}: {} times, {:.1} ms in all, {:.3} ms at most; {} refused\n",
-                granted.count,
-                ms(granted.total_ns),
-                ms(granted.max_ns),
-                granted.refused,
+                "  {what}: {} times, {spent}; {} refused\n",
+                granted.count, granted.refused
             );
         }
     }
@@ -83,29 +86,22 @@ fn put_off(classes: &[PutOff]) -> String {
     let count: u64 = classes.iter().map(|of| of.count).sum();
     let all: u64 = classes.iter().map(|of| of.off_cpu_ns).sum();
     let mut text = format!(
-        "  extend: {count} preemptions in critical sections would have been put off; the vCPUs were off their CPUs for {:.1} ms in all\n",
-        ms(all)
+        "  extend: {count} preemptions in critical sections would have been put off; the vCPUs were off their CPUs for {}\n",
+        spent(all, None)
     );
     for of in classes {
-        let longest = of.max_off_cpu_ns.map(|ns| format!(", {:.3} ms at most", ms(ns)));
-        text += &format!(
-            "    {}: {} times, {:.1} ms in all{}\n",
-            of.class.name(),
-            of.count,
-            ms(of.off_cpu_ns),
-            longest.unwrap_or_default()
-        );
+        let spent = spent(of.off_cpu_ns, of.max_off_cpu_ns);
+        text += &format!("    {}: {} times, {spent}\n", of.class.name(), of.count);
     }
     text
 }
 
 fn held_up(HeldUp { held, of }: &HeldUp) -> String {
     format!(
-        "  rescue: {} grace periods (of {of} that began) were late while a preempted vCPU held them up: {} preemptions, {:.1} ms in all, {:.3} ms at most\n",
+        "  rescue: {} grace periods (of {of} that began) were late while a preempted vCPU held them up: {} preemptions, {}\n",
         held.graces,
         held.count,
-        ms(held.total_ns),
-        ms(held.max_ns),
+        spent(held.total_ns, Some(held.max_ns)),
     )
 }
 
