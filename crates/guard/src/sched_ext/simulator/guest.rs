@@ -11,8 +11,8 @@ use super::kernel::{Machine, machine, schedule, wake, yield_to};
 use super::native;
 use std::collections::VecDeque;
 
-const US: u64 = 1_000;
-const MS: u64 = 1_000 * US;
+pub const US: u64 = 1_000;
+pub const MS: u64 = 1_000 * US;
 pub const TICK: u64 = 4 * MS;
 /// A tick's interrupt and softirq, the kthread's work, and an interrupt from another vCPU.
 const IRQ: u64 = 10 * US;
@@ -378,14 +378,19 @@ impl Machine {
         let one = &mut self.vcpus[vcpu];
         one.on = false;
         one.plan += 1;
-        let (tick, plan) = (one.tick, one.plan);
+        let (vm, tick, plan) = (one.vm, one.tick, one.plan);
         if runnable {
-            let vm = &mut self.vms[one.vm];
-            vm.preempted_in_section += u64::from(section);
+            self.vms[vm].preempted_in_section += u64::from(section);
             if tick > self.now {
                 self.at(tick, move || tick_waits(vcpu, plan));
             }
-            self.owner_leaves(vcpu);
+            // Those that spin until it releases the mutex notice that.
+            let owns = self.vms[vm].owner == Some(vcpu);
+            for other in self.vms[vm].vcpus.clone() {
+                if owns && self.vcpus[other].lock == Lock::Spins {
+                    self.change(other, |_| ());
+                }
+            }
         }
     }
 
@@ -504,18 +509,6 @@ impl Machine {
             false => vm.sleepers.push_back(vcpu),
         }
         self.sleep(vcpu)
-    }
-
-    /// The vCPU loses its CPU: those that spin until it releases the mutex notice that.
-    fn owner_leaves(&mut self, vcpu: usize) {
-        let vm = self.vcpus[vcpu].vm;
-        if self.vms[vm].owner == Some(vcpu) {
-            for other in self.vms[vm].vcpus.clone() {
-                if self.vcpus[other].lock == Lock::Spins {
-                    self.change(other, |_| ());
-                }
-            }
-        }
     }
 
     /// The vCPU releases the lock. The mutex goes to one that has waited for long, whether or not

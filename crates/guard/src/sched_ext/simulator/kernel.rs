@@ -44,24 +44,26 @@ impl TaskStruct {
     fn new(pid: usize, tgid: usize) -> &'static TaskStruct {
         let task = types::task_struct { pid: pid as i32, tgid: tgid as i32, ..Default::default() };
         let task: &'static TaskStruct = Box::leak(Box::new(TaskStruct(UnsafeCell::new(task))));
-        // SAFETY: nobody else has it yet.
-        unsafe { (*task.0.get()).cpus_ptr = task.0.get().cast() };
+        task.get().cpus_ptr = task.0.get().cast();
         task
     }
 
+    #[expect(clippy::mut_from_ref)]
+    fn get(&self) -> &mut types::task_struct {
+        // SAFETY: one thread simulates, and no reference lives longer than an expression below.
+        unsafe { &mut *self.0.get() }
+    }
+
     fn pid(&self) -> usize {
-        // SAFETY: one thread simulates, and no reference to the inside lives longer than this.
-        unsafe { (*self.0.get()).pid as usize }
+        self.get().pid as usize
     }
 
     pub fn is_queued(&self) -> bool {
-        // SAFETY: as in `pid`.
-        unsafe { (*self.0.get()).scx.flags & QUEUED != 0 }
+        self.get().scx.flags & QUEUED != 0
     }
 
     fn set_queued(&self, queued: bool) {
-        // SAFETY: as in `pid`.
-        unsafe { (*self.0.get()).scx.flags = u32::from(queued) * QUEUED };
+        self.get().scx.flags = u32::from(queued) * QUEUED;
     }
 }
 
@@ -188,14 +190,6 @@ impl Machine {
         thread.slice = thread.slice.saturating_sub(ran);
         thread.ran += ran;
         pid
-    }
-
-    /// The thread has a CPU from now on.
-    fn begins(&mut self, pid: usize) {
-        let (now, thread) = (self.now, &mut self.threads[pid]);
-        thread.exec_start = now;
-        let waited = thread.waits.take().map_or(0, |since| now - since);
-        thread.longest_wait = thread.longest_wait.max(waited);
     }
 
     /// How long the thread has run.
@@ -342,8 +336,13 @@ fn switch(cpu: usize, prev: usize, next: usize, sleeps: bool) {
         machine().idle.insert(cpu);
         native::guard_update_idle(cpu as i32, true);
     } else if next > ORDINARY {
-        machine().remove(next, LOCAL);
-        machine().begins(next);
+        let mut m = machine();
+        m.remove(next, LOCAL);
+        let thread = &mut m.threads[next];
+        thread.exec_start = now;
+        let waited = thread.waits.take().map_or(0, |since| now - since);
+        thread.longest_wait = thread.longest_wait.max(waited);
+        drop(m);
         native::guard_running(task(next));
     }
     let mut m = machine();

@@ -85,13 +85,6 @@ impl Host {
         self.of(vm).into_iter().map(|vcpu| machine().ran(vcpu)).sum()
     }
 
-    /// The VM's part of all that VMs ran.
-    fn share(&self, vm: usize) -> f64 {
-        let vms = machine().vms.len();
-        let all: u64 = (0..vms).map(|vm| self.ran(vm)).sum();
-        self.ran(vm) as f64 / all as f64
-    }
-
     /// The longest that a vCPU of the VM has waited for a CPU.
     fn longest_wait(&self, vm: usize) -> u64 {
         let m = machine();

@@ -5,9 +5,8 @@ use super::*;
 use crate::constants::{MAX_EXTEND_NS, SLICE_NS};
 use Habit::*;
 use Yields::*;
+use guest::{MS, US};
 
-const US: u64 = 1_000;
-const MS: u64 = 1_000 * US;
 const S: u64 = 1_000 * MS;
 const FULL: u32 = 1;
 const PLAIN: u32 = 0;
@@ -50,7 +49,9 @@ fn shares(cpus: usize, seed: u64, time: u64, vms: &[Due]) -> Host {
 /// The VM has so much of the time, give or take that part of it.
 #[track_caller]
 fn assert_share(host: &Host, vm: usize, due: f64, off: f64) {
-    let share = host.share(vm) / due;
+    let vms = machine().vms.len();
+    let all: u64 = (0..vms).map(|vm| host.ran(vm)).sum();
+    let share = host.ran(vm) as f64 / all as f64 / due;
     assert!((1.0 - off..=1.0 + off).contains(&share), "VM {vm}: {share:.4} of what it is due");
 }
 
@@ -99,28 +100,15 @@ fn vcpus_of_a_vm_share_what_it_has() {
     }
 }
 
-/// Each vCPU of a light VM has few turns, and stands far ahead of the others, or gets there by
-/// rescues.
-#[test]
-fn light_and_heavy_vms_have_their_shares() {
-    for (policy, habit, vcpus, off) in [
-        (PLAIN, Computes, 4, 0.03),
-        (PLAIN, Computes, 8, 0.03),
-        (FULL, Computes, 1, 0.03),
-        (FULL, Computes, 2, 0.05),
-        (FULL, Lies, 8, 0.1),
-    ] {
-        let light = (1, policy, habit, vcpus, LIGHT, off);
-        let heavy = (100, policy, Computes, 2, HEAVY, 0.01);
-        shares(2, 1, 40 * S, &[light, heavy]);
-    }
-}
-
 /// Nothing that a VM does gains it more than its share, or costs it a part of that.
 #[test]
-fn habits_change_no_share() {
+fn neither_habit_nor_weight_changes_a_share() {
     let half = |habit, vcpus, off| (100, FULL, habit, vcpus, 0.5, off);
     let plain = |habit, vcpus, part| (100, PLAIN, habit, vcpus, part, 0.03);
+    let light = |policy, habit, vcpus, off| {
+        let heavy = (100, policy, Computes, 2, HEAVY, 0.01);
+        (2, 1, 40, vec![(1, policy, habit, vcpus, LIGHT, off), heavy])
+    };
     for (cpus, seeds, seconds, vms) in [
         // Words of the guest that mean nothing, and vCPUs that sleep at the right moment.
         (2, 6, 5, vec![half(Wild, 20, 0.02), half(Computes, 3, 0.02)]),
@@ -131,6 +119,12 @@ fn habits_change_no_share() {
         (1, 1, 10, vec![plain(RESTS, 16, 0.5), plain(Computes, 1, 0.5)]),
         // The VM could use more than twice as much. Waking up last in the queue, it would get half.
         (2, 1, 10, [BLOCKS, Computes, Computes, Computes].map(|h| plain(h, 2, 0.25)).to_vec()),
+        // Each vCPU of a light VM has few turns, and stands far ahead, or gets there by rescues.
+        light(PLAIN, Computes, 4, 0.03),
+        light(PLAIN, Computes, 8, 0.03),
+        light(FULL, Computes, 1, 0.03),
+        light(FULL, Computes, 2, 0.05),
+        light(FULL, Lies, 8, 0.1),
         // What a VM is ahead by is never forgiven, also if an extension follows a rescue.
         (1, 1, 60, vec![(1, FULL, Lies, 1, LIGHT, 0.2), (100, PLAIN, Computes, 1, HEAVY, 0.01)]),
     ] {
@@ -138,17 +132,23 @@ fn habits_change_no_share() {
     }
 }
 
+/// On one of two CPUs, and on nodes, of which one has VMs of its own.
 #[test]
 fn vms_have_their_share_where_they_cannot_leave() {
-    for habit in [Relays, BLOCKS, Computes] {
-        let host = Host::new(2, 1);
-        let vms = [(habit, 4, 0, 0.25), (Computes, 1, 0, 0.25), (Computes, 1, 1, 0.5)];
-        for (vm, (habit, vcpus, cpu, _)) in vms.into_iter().enumerate() {
-            host.vcpus(100, PLAIN, habit, vcpus);
-            host.pin(vm, [cpu]);
+    let third = 1.0 / 3.0;
+    let pinned = |habit| {
+        (PLAIN, 0.03, [(habit, 4, 0..1, 0.25), (Computes, 1, 0..1, 0.25), (Computes, 1, 1..2, 0.5)])
+    };
+    let nodes = [0..2, 2..4, 0..4].map(|cpus| (Computes, 4, cpus, third));
+    let hosts = [Relays, BLOCKS, Computes].map(pinned);
+    for (policy, off, vms) in hosts.into_iter().chain([(FULL, 0.05, nodes)]) {
+        let host = Host::new(vms[2].2.end, 1);
+        for (vm, (habit, vcpus, cpus, _)) in vms.iter().cloned().enumerate() {
+            host.vcpus(100, policy, habit, vcpus);
+            host.pin(vm, cpus);
         }
         host.run(10 * S);
-        (0..3).for_each(|vm| assert_share(&host, vm, vms[vm].3, 0.03));
+        (0..3).for_each(|vm| assert_share(&host, vm, vms[vm].3, off));
     }
 }
 
@@ -173,18 +173,6 @@ fn a_turn_that_is_interrupted_is_one_turn() {
             assert!(host.longest_wait(vm) < 3 * SLICE, "{}", host.longest_wait(vm));
         }
     }
-}
-
-/// Two nodes, of which one has VMs of its own.
-#[test]
-fn masks_are_kept_and_cost_nobody_a_share() {
-    let host = Host::new(4, 1);
-    for (vm, cpus) in [(0, 0..2), (1, 2..4), (2, 0..4)] {
-        host.vcpus(100, FULL, Computes, 4);
-        host.pin(vm, cpus);
-    }
-    host.run(10 * S);
-    (0..3).for_each(|vm| assert_share(&host, vm, 1.0 / 3.0, 0.05));
 }
 
 #[test]
