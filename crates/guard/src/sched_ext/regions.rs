@@ -87,24 +87,17 @@ impl State {
     fn run(&mut self, troubles: &Troubles, stopped: &Receiver<()>) {
         let mut due = Instant::now();
         let mut slept = clock::now_ns();
-        let mut idle = true;
-        loop {
-            match stopped.recv_timeout(if idle { AGAIN } else { PERIOD }) {
-                Err(RecvTimeoutError::Timeout) => {}
-                _ => return,
-            }
+        let mut period = AGAIN;
+        while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
             if Instant::now() >= due {
                 self.look();
                 let all = self.served.iter().map(|vm| (vm.pid, vm.writer.as_ref().err().cloned()));
                 *troubles.lock().unwrap_or_else(PoisonError::into_inner) = all.collect();
                 due = Instant::now() + AGAIN;
             }
-            idle = self.served.is_empty();
-            if !idle {
-                let runnable = self.runnable();
-                let publish = |vm: &mut Served| vm.publish(&self.slots, &runnable, slept);
-                self.served.iter_mut().for_each(publish);
-            }
+            period = if self.served.is_empty() { AGAIN } else { PERIOD };
+            let runnable = self.runnable();
+            self.served.iter_mut().for_each(|vm| vm.publish(&self.slots, &runnable, slept));
             slept = clock::now_ns();
         }
     }
@@ -122,12 +115,9 @@ impl State {
         let mut before = std::mem::take(&mut self.served);
         for (pid, region, vcpus) in wanted {
             let known = before.iter().position(|vm| (vm.pid, &vm.region) == (pid, &region));
-            let mut served = match known {
-                Some(known) => before.swap_remove(known),
-                None => Served::new(pid, region),
-            };
-            served.vcpus = vcpus;
-            self.served.push(served);
+            let known = known.map(|known| before.swap_remove(known));
+            let served = known.unwrap_or_else(|| Served::new(pid, region));
+            self.served.push(Served { vcpus, ..served });
         }
     }
 
