@@ -25,10 +25,7 @@ use reprieve_watch::raw::clock;
 use reprieve_watch::vms::finder::{self, Finder, Key};
 use std::collections::BTreeMap;
 use std::io;
-use std::time::{Duration, Instant};
-
-/// Time between two looks at the VMs. A look reads `/proc`.
-const LOOK: Duration = Duration::from_secs(1);
+use std::time::Duration;
 
 /// The backend at work. Dropping it restores every slice.
 pub struct Eevdf {
@@ -36,9 +33,8 @@ pub struct Eevdf {
     policy: Policy,
     finder: Finder,
     vms: BTreeMap<Key, vmm::Vm>,
-    /// Findings of the last look, and its time.
+    /// Findings of the last look.
     seen: Vec<VmStatistics>,
-    looked: Option<Instant>,
     begun_ns: u64,
     supervisor: Supervisor,
 }
@@ -57,7 +53,6 @@ impl Eevdf {
             finder: Finder::default(),
             vms: BTreeMap::new(),
             seen: Vec::new(),
-            looked: None,
             begun_ns: clock::now_ns(),
             supervisor,
         })
@@ -97,14 +92,10 @@ fn shorten(vm: &vmm::Vm, default: Duration) -> VmStatistics {
 
 impl Guard for Eevdf {
     fn look(&mut self) -> Result<(), Error> {
-        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
-            return Ok(());
-        }
         self.find();
         let reading = |source| Error::Io { what: "reading the default slice".into(), source };
         let default = slice::default().map_err(reading)?;
         self.seen = self.vms.values().map(|vm| shorten(vm, default)).collect();
-        self.looked = Some(Instant::now());
         Ok(())
     }
 

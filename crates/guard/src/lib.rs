@@ -29,6 +29,7 @@ pub use statistics::{
 };
 pub use undo::server::loaded_scheduler;
 
+use reprieve_watch::Watch;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -40,12 +41,17 @@ use std::time::{Duration, Instant};
 pub fn start(options: &Options) -> Result<Box<dyn Guard>, Error> {
     options.check()?;
     match options.backend {
-        Backend::SchedExt if options.dry_run => Ok(Box::new(dry_run::DryRun::start(options)?)),
+        Backend::SchedExt if options.dry_run => {
+            Ok(Box::new(dry_run::DryRun(Watch::start(&options.watch())?)))
+        }
         Backend::SchedExt => Ok(Box::new(sched_ext::SchedExt::start(options)?)),
         Backend::Eevdf => Ok(Box::new(eevdf::Eevdf::start(options)?)),
     }
 }
 
+/// How often a backend looks. Guests boot in seconds, and each look takes a CPU from a vCPU,
+/// perhaps in a critical section.
+const LOOK: Duration = Duration::from_millis(500);
 /// How often a cancellation is looked for.
 const NAP: Duration = Duration::from_millis(250);
 
@@ -63,9 +69,12 @@ pub fn run<E: From<Error>>(
     mut each: impl FnMut(&Statistics) -> Result<(), E>,
 ) -> Result<(), E> {
     let begun = Instant::now();
-    let mut due = begun + interval;
+    let (mut due, mut look) = (begun + interval, begun);
     loop {
-        guard.look()?;
+        if Instant::now() >= look {
+            guard.look()?;
+            look = Instant::now() + LOOK;
+        }
         let over = length.is_some_and(|length| begun.elapsed() >= length);
         let ended = guard.ended();
         let done = over || ended.is_some() || cancel.load(Ordering::Relaxed);
