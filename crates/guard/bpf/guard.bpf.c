@@ -422,9 +422,7 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 			ends = behind(where, now) != where;
 		if (ends)
 			scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
-	} else if (is_taken(cpu)) {
-		wake_another(where);
-	} else {
+	} else if (!is_taken(cpu)) {
 		/* A thread may have come to any queue while the CPU went idle.
 		 */
 		scx_bpf_kick_cpu(where, SCX_KICK_IDLE);

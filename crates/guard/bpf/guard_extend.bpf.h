@@ -193,6 +193,7 @@ __noinline int current_in_section(u64 now)
 __noinline int extend_current(u64 now)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
+	struct cpu *cpu = cpu_of(bpf_get_smp_processor_id());
 	struct task *task = task_of(p);
 	enum policy_verdict verdict;
 	struct granted *granted;
@@ -202,7 +203,7 @@ __noinline int extend_current(u64 now)
 	int section;
 	u64 began;
 
-	if (!task)
+	if (!task || !cpu)
 		return POLICY_GO;
 	began = task->extended;
 	group = group_of(task);
@@ -225,8 +226,9 @@ __noinline int extend_current(u64 now)
 			add(&granted->count, 1);
 	} else if (began) {
 		grant(granted, now - began);
+		/* It may give way before its section ends. */
 		if (verdict != POLICY_EXPIRED && !task->spin.awaits &&
-		    task->class <= CLASS_ANNOUNCED)
+		    !cpu->runs.yields && task->class <= CLASS_ANNOUNCED)
 			add(&guest->did.avoided[task->class], 1);
 	}
 	return verdict;

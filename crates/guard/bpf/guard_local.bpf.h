@@ -20,23 +20,6 @@ static __always_inline _Bool is_taken(const struct cpu *cpu)
 	return cpu && !cpu->since && !cpu->idle;
 }
 
-/* Another class has the CPU, and threads wait in its queue: tells an idle CPU
- * where the first may run. */
-__noinline int wake_another(u32 where)
-{
-	struct task_struct *p;
-	s32 idle = -1;
-
-	bpf_rcu_read_lock();
-	p = scx_bpf_dsq_peek(QUEUE_CPU + where);
-	if (p)
-		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-	bpf_rcu_read_unlock();
-	if (idle >= 0)
-		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
-	return 0;
-}
-
 /* Another class has the CPU, and threads wait in its local queue: the one that
  * it preempted, or that had been chosen. If that lasts, the kernel enqueues
  * them again. Rarely, since a thread that may run on this CPU only comes back:
