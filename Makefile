@@ -167,7 +167,7 @@ test-workspace:
 BESIDE = test-oldest test-publish test-others test-rcu test-models test-arm test-musl
 test-beside: LOG = $(CARGO_TARGET_DIR)/test-beside.log
 test-beside:
-	@$(MAKE) --no-print-directory -j1 PARALLEL= $(BESIDE) >$(LOG) 2>&1; \
+	@$(MAKE) --no-print-directory -j2 -Otarget PARALLEL=yes $(BESIDE) >$(LOG) 2>&1; \
 		status=$$?; cat $(LOG); exit $$status
 
 test-build:
@@ -184,7 +184,8 @@ test-rcu: setup-test
 		$(CARGO_TEST) --release --test torture --test visit -p reprieve
 
 # The protocols of the runtime and of the locks, whole and broken, in loom, which maps and unmaps
-# stacks all the time: threads of one process would wait for each other.
+# stacks all the time: threads of one process would wait for each other. LOOM_MAX_PREEMPTIONS=3 takes
+# hours, and looks further.
 test-models: setup-test
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom RUST_TEST_THREADS=1 \
 		$(CARGO_TEST) --release --lib -p reprieve -p reprieve-hint
