@@ -226,7 +226,7 @@ __noinline int extend_current(u64 now)
 			add(&granted->count, 1);
 	} else if (began) {
 		grant(granted, now - began);
-		/* It may give way before its section ends. */
+		/* A vCPU may give way before its section ends. */
 		if (verdict != POLICY_EXPIRED && !task->spin.awaits &&
 		    !cpu->runs.yields && task->class <= CLASS_ANNOUNCED)
 			add(&guest->did.avoided[task->class], 1);

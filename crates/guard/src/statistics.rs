@@ -68,7 +68,7 @@ pub struct VmStatistics {
     pub would: Option<Would>,
 }
 
-/// What the backend did for a VM.
+/// The help that the backend gave a VM.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Did {
     /// Slices extended because of a critical section, and those of them that ended because the time

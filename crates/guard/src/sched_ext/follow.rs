@@ -39,7 +39,7 @@ pub struct Known {
     /// The index of the VM's entry.
     pub index: u32,
     pub policy: Policy,
-    /// Who runs it.
+    /// The user who runs the VM.
     user: u32,
     vcpus: Vec<Vcpu>,
     boot: Option<u64>,

@@ -171,7 +171,7 @@ mod tests {
         drop(shared);
         let lock = Lock::take(dir.path()).unwrap().ok().unwrap();
         fs::remove_file(&lock.path).unwrap();
-        // That of a file that is gone is nobody's.
+        // The lock of a file that is gone is nobody's.
         assert!(Lock::take(dir.path()).unwrap().is_ok());
     }
 }

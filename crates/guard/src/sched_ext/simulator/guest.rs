@@ -384,7 +384,7 @@ impl Machine {
             if tick > self.now {
                 self.at(tick, move || tick_waits(vcpu, plan));
             }
-            // Those that spin until it releases the mutex notice that.
+            // Others, which spin until it releases the mutex, notice that.
             let owns = self.vms[vm].owner == Some(vcpu);
             for other in self.vms[vm].vcpus.clone() {
                 if owns && self.vcpus[other].lock == Lock::Spins {

@@ -498,7 +498,7 @@ kernel! {
         m.threads[of.pid()].may_run_on(cpu as usize)
     }
 
-    /// One of the mask's CPUs, by chance.
+    /// Chooses one of the mask's CPUs, by chance.
     fn bpf_cpumask_any_distribute(m, of: &Task) -> u32 {
         let (count, thread) = (m.cpus.len(), &m.threads[of.pid()]);
         let first = m.random.usize(..count);
@@ -570,7 +570,7 @@ kernel! {
         }
     }
 
-    /// Of the thread that is just being woken or enqueued.
+    /// Acts on the thread that is just being woken or enqueued.
     fn scx_bpf_dsq_insert(m, task: &Task, queue: u64, slice: u64, _flags: u64) {
         m.threads[task.pid()].direct = Some((queue, slice, 0));
     }
@@ -599,7 +599,7 @@ kernel! {
     fn bpf_iter_scx_dsq_destroy(_m, _iter: &mut Iter) {}
     fn scx_bpf_dsq_move_set_slice(_m, iter: &mut Iter, slice: u64) { iter.__opaque[3] = slice; }
 
-    /// Of this CPU, soon.
+    /// Acts on this CPU, soon.
     fn scx_bpf_dsq_reenq(m, _local: u64, _flags: u64) {
         let cpu = m.here;
         m.after(0, move || enqueue_again(cpu));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What guard promises, of simulated hosts.
+//! The promises of guard, on simulated hosts.
 
 use super::*;
 use crate::constants::{MAX_EXTEND_NS, SLICE_NS};
@@ -17,7 +17,7 @@ const HOLD: u64 = 20 * MS;
 /// How often a CPU looks at an extension or a rescue.
 const LOOK: u64 = 100 * US;
 
-/// What VMs of weight 1 and 100 are due beside each other.
+/// The shares of VMs of weight 1 and 100 beside each other.
 const LIGHT: f64 = 1.0 / 101.0;
 const HEAVY: f64 = 100.0 / 101.0;
 
@@ -309,7 +309,7 @@ fn vcpus_that_wait_for_answers_give_way() {
     assert!(done(FULL, Calls) > 0 && done(PLAIN, Calls) > 0);
 }
 
-/// Those who spin for a lock stay in line.
+/// vCPUs that spin for a lock stay in line.
 #[test]
 fn vcpus_that_wait_for_a_lock_keep_their_cpus() {
     let plain = done(PLAIN, Locks(Not));
