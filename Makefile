@@ -35,6 +35,9 @@ ARM_SKIPS = sandboxed no_proc_any_more_knows_the_living cannot_be_mapped whereve
 	in_another_pid_namespace_is_alive leave_no_memory_behind
 ARM_IPC_TESTS = --lib --test sem --test msg --test shm --test random_kills --test hostile -- \
 	$(addprefix --skip ,$(ARM_SKIPS))
+# Not the jobs of a make beside.
+ALONE = env -u MAKEFLAGS -u MFLAGS
+LIBDIR = $(ALONE) rustc --print target-libdir --target
 # That of Debian 13.
 OLDEST_RUST = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 GUEST_TARGET = x86_64-unknown-linux-gnu
@@ -167,7 +170,8 @@ test-workspace:
 BESIDE = test-oldest test-publish test-others test-rcu test-models test-arm test-musl
 test-beside: LOG = $(CARGO_TARGET_DIR)/test-beside.log
 test-beside:
-	@$(MAKE) --no-print-directory -j2 -Otarget PARALLEL=yes $(BESIDE) >$(LOG) 2>&1; \
+	@$(MAKE) --no-print-directory -j2 -Otarget PARALLEL=yes CARGO='$(ALONE) $(CARGO)' \
+		$(BESIDE) >$(LOG) 2>&1; \
 		status=$$?; cat $(LOG); exit $$status
 
 test-build:
@@ -184,8 +188,8 @@ test-rcu: setup-test
 		$(CARGO_TEST) --release --test torture --test visit -p reprieve
 
 # The protocols of the runtime and of the locks, whole and broken, in loom, which maps and unmaps
-# stacks all the time: threads of one process would wait for each other. LOOM_MAX_PREEMPTIONS=3 takes
-# hours, and looks further.
+# stacks all the time: threads of one process would wait for each other. LOOM_MAX_PREEMPTIONS=3
+# takes hours, and looks further.
 test-models: setup-test
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom RUST_TEST_THREADS=1 \
 		$(CARGO_TEST) --release --lib -p reprieve -p reprieve-hint
@@ -216,7 +220,7 @@ test-repeat: setup-test
 # One thread: QEMU may hang in the child of a fork if other threads of the program were in QEMU's
 # locks at that time.
 test-arm: setup-test
-	@if [ -d "$$(rustc --print target-libdir --target $(ARM_TARGET))" ]; then \
+	@if [ -d "$$($(LIBDIR) $(ARM_TARGET))" ]; then \
 		export RUST_TEST_THREADS=1; \
 		export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc; \
 		export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='$(LIMIT) qemu-aarch64 -L /usr/aarch64-linux-gnu'; \
@@ -229,7 +233,7 @@ test-arm: setup-test
 
 # The runtime (plain sections) with musl, linked statically.
 test-musl: setup-test
-	@if [ -d "$$(rustc --print target-libdir --target $(MUSL_TARGET))" ]; then \
+	@if [ -d "$$($(LIBDIR) $(MUSL_TARGET))" ]; then \
 		export CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_RUNNER='$(LIMIT)'; \
 		set -x; \
 		$(CARGO) test --locked $(TEST_FLAGS) --release --target $(MUSL_TARGET) -p reprieve $(PLAIN_TESTS); \
@@ -240,7 +244,7 @@ test-musl: setup-test
 # The runtime (plain sections) on other systems. Nothing is linked, so there is nothing to run.
 test-others: setup-test
 	@for target in $(OTHER_TARGETS); do \
-		if [ -d "$$(rustc --print target-libdir --target $$target)" ]; then \
+		if [ -d "$$($(LIBDIR) $$target)" ]; then \
 			(set -x; $(CARGO) check --locked --target $$target -p reprieve) || exit 1; \
 		else \
 			echo "make test-others: skipped, rustc has no standard library for it: rustup target add $$target" >&2; \
