@@ -6,18 +6,31 @@
 //! Guard classifies a vCPU by the code that `watch` has, so both see the same sections. But they
 //! look at other moments: guard's slices end at other times than those of the scheduler in force.
 
-use crate::backend::Guard;
+use crate::backend::{Guard, Observer};
+use crate::constants::LATE_NS;
 use crate::error::Error;
+use crate::options::{Options, Policy};
 use crate::statistics::{HeldUp, PutOff, Statistics, VmStatistics, Would, of_class};
-use reprieve_watch::Watch;
 use reprieve_watch::model::{Class, Histogram, Preemptions, VmSnapshot};
 use reprieve_watch::show::activity::CRITICAL;
+use std::time::Duration;
 
-pub struct DryRun(pub Watch);
+pub struct DryRun(Observer);
+
+impl DryRun {
+    pub fn start(options: &Options) -> Result<DryRun, Error> {
+        let late = Duration::from_nanos(LATE_NS as u64);
+        Ok(DryRun(Observer::start(options, Some(late))?))
+    }
+}
 
 impl Guard for DryRun {
     fn statistics(&mut self) -> Result<Statistics, Error> {
-        Ok(Statistics { dry_run: true, ..Statistics::of(&self.0.snapshot()?, of_vm) })
+        Ok(Statistics { dry_run: true, ..self.0.statistics(of_vm)? })
+    }
+
+    fn set(&mut self, _: Option<&str>, _: Policy) -> Result<Vec<String>, Error> {
+        Err(Error::DryRun)
     }
 }
 

@@ -25,7 +25,10 @@ use reprieve_watch::raw::clock;
 use reprieve_watch::vms::finder::{self, Finder, Key};
 use std::collections::BTreeMap;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Time between two looks at the VMs. A look reads `/proc`.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The backend at work. Dropping it restores every slice.
 pub struct Eevdf {
@@ -33,8 +36,9 @@ pub struct Eevdf {
     policy: Policy,
     finder: Finder,
     vms: BTreeMap<Key, vmm::Vm>,
-    /// Findings of the last look.
+    /// Findings of the last look, and its time.
     seen: Vec<VmStatistics>,
+    looked: Option<Instant>,
     begun_ns: u64,
     supervisor: Supervisor,
 }
@@ -53,6 +57,7 @@ impl Eevdf {
             finder: Finder::default(),
             vms: BTreeMap::new(),
             seen: Vec::new(),
+            looked: None,
             begun_ns: clock::now_ns(),
             supervisor,
         })
@@ -92,10 +97,14 @@ fn shorten(vm: &vmm::Vm, default: Duration) -> VmStatistics {
 
 impl Guard for Eevdf {
     fn look(&mut self) -> Result<(), Error> {
+        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+            return Ok(());
+        }
         self.find();
         let reading = |source| Error::Io { what: "reading the default slice".into(), source };
         let default = slice::default().map_err(reading)?;
         self.seen = self.vms.values().map(|vm| shorten(vm, default)).collect();
+        self.looked = Some(Instant::now());
         Ok(())
     }
 

@@ -14,6 +14,10 @@ pub enum Error {
     NotRunning,
     #[error("guard knows no VM with the name or process ID {asked:?} yet; there are {there}")]
     NoVm { asked: String, there: String },
+    #[error(
+        "this is a dry run, with the policy that it was started with: start it again with another --policy"
+    )]
+    DryRun,
     #[error("guard refuses: {0}")]
     Refused(String),
     #[error("{what}: {source}")]

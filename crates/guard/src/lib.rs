@@ -29,7 +29,6 @@ pub use statistics::{
 };
 pub use undo::server::loaded_scheduler;
 
-use reprieve_watch::Watch;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -41,17 +40,12 @@ use std::time::{Duration, Instant};
 pub fn start(options: &Options) -> Result<Box<dyn Guard>, Error> {
     options.check()?;
     match options.backend {
-        Backend::SchedExt if options.dry_run => {
-            Ok(Box::new(dry_run::DryRun(Watch::start(&options.watch())?)))
-        }
+        Backend::SchedExt if options.dry_run => Ok(Box::new(dry_run::DryRun::start(options)?)),
         Backend::SchedExt => Ok(Box::new(sched_ext::SchedExt::start(options)?)),
         Backend::Eevdf => Ok(Box::new(eevdf::Eevdf::start(options)?)),
     }
 }
 
-/// How often a backend looks. Guests boot in seconds, and each look takes a CPU from a vCPU,
-/// perhaps in a critical section.
-const LOOK: Duration = Duration::from_millis(500);
 /// How often a cancellation is looked for.
 const NAP: Duration = Duration::from_millis(250);
 
@@ -69,12 +63,9 @@ pub fn run<E: From<Error>>(
     mut each: impl FnMut(&Statistics) -> Result<(), E>,
 ) -> Result<(), E> {
     let begun = Instant::now();
-    let (mut due, mut look) = (begun + interval, begun);
+    let mut due = begun + interval;
     loop {
-        if Instant::now() >= look {
-            guard.look()?;
-            look = Instant::now() + LOOK;
-        }
+        guard.look()?;
         let over = length.is_some_and(|length| begun.elapsed() >= length);
         let ended = guard.ended();
         let done = over || ended.is_some() || cancel.load(Ordering::Relaxed);

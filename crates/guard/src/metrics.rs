@@ -11,11 +11,14 @@ use reprieve_watch::show::prometheus::names::unique;
 use reprieve_watch::show::prometheus::{Figures, Served};
 use std::fmt::Error;
 
+#[derive(Debug)]
+struct Page(Statistics);
+
 impl Figures for Statistics {
     fn collector(&self, served: &mut Served) -> Box<dyn Collector> {
-        let mut page = self.clone();
+        let mut page = Page(self.clone());
         // For Prometheus a counter that falls has begun anew. What `watch` counts may fall.
-        for vm in &mut page.vms {
+        for vm in &mut page.0.vms {
             let least = served.on_cpu_ns.entry(vm.pid).or_default();
             *least = vm.on_cpu_ns.max(*least);
             vm.on_cpu_ns = *least;
@@ -65,12 +68,12 @@ fn by_kind(vm: &VmStatistics, figure: fn(&Granted) -> f64) -> Vec<(Labels, f64)>
     vm.grants().map(figure).into()
 }
 
-impl Collector for Statistics {
+impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), Error> {
-        let out = &mut encoder;
-        let named = self.vms.iter().map(|vm| (vm.pid.into(), vm.name.as_str()));
+        let (out, all) = (&mut encoder, &self.0);
+        let named = all.vms.iter().map(|vm| (vm.pid.into(), vm.name.as_str()));
         let named: Vec<(String, &VmStatistics)> =
-            unique("pid", named).into_iter().zip(&self.vms).collect();
+            unique("pid", named).into_iter().zip(&all.vms).collect();
         let what = "A virtual machine";
         let mut info = out.encode_descriptor("reprieve_guard_vm", what, None, MetricType::Info)?;
         for (name, vm) in &named {
@@ -99,15 +102,15 @@ impl Collector for Statistics {
         }
         let mut info = out.encode_descriptor("reprieve_guard", "guard", None, MetricType::Info)?;
         info.encode_info(&vec![
-            ("backend", self.backend.name()),
-            ("policy", self.policy.name()),
-            ("dry_run", if self.dry_run { "true" } else { "false" }),
+            ("backend", all.backend.name()),
+            ("policy", all.policy.name()),
+            ("dry_run", if all.dry_run { "true" } else { "false" }),
         ])?;
         let (decisions, time) = ("Decisions of the scheduler, and its timers", "Time in them");
         for (metric, help, value) in [
-            ("reprieve_guard_decisions", decisions, self.decisions as f64),
-            ("reprieve_guard_decision_seconds", time, seconds(self.decisions_ns)),
-            ("reprieve_guard_cpu_seconds", "CPU time of guard", seconds(self.process_ns)),
+            ("reprieve_guard_decisions", decisions, all.decisions as f64),
+            ("reprieve_guard_decision_seconds", time, seconds(all.decisions_ns)),
+            ("reprieve_guard_cpu_seconds", "CPU time of guard", seconds(all.process_ns)),
         ] {
             counter(out, metric, help, Series(vec![(vec![], value)]))?;
         }

@@ -57,7 +57,7 @@ impl Backend {
 /// The most that can be reserved: the kernel keeps time for ordinary and real-time threads.
 pub const RESERVE_MOST: u8 = 75;
 
-/// The longest time by which a slice is extended.
+/// The longest time by which a slice is extended .
 pub const MAX_EXTEND: Duration = Duration::from_nanos(constants::MAX_EXTEND_NS as u64);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,17 +93,6 @@ impl Default for Options {
 }
 
 impl Options {
-    /// For the backends that read guests. A dry run counts who holds up late grace periods.
-    pub(crate) fn watch(&self) -> reprieve_watch::Options {
-        let late = Duration::from_nanos(constants::LATE_NS as u64);
-        reprieve_watch::Options {
-            vms: self.vms.clone(),
-            late: self.dry_run.then_some(late),
-            stand_ins: self.stand_ins.clone(),
-            ..reprieve_watch::Options::default()
-        }
-    }
-
     /// # Errors
     /// [`Error::Option`] for a value that makes no sense.
     pub fn check(&self) -> Result<(), Error> {
@@ -130,5 +119,29 @@ impl Options {
         ];
         let refused = refusals.into_iter().find(|refusal| refusal.0);
         refused.map_or(Ok(()), |(_, what, why)| Err(Error::Option { what, why }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_checked() {
+        let dry = Options { dry_run: true, ..Options::default() };
+        let named = Options { vms: Which::Named(vec!["db".into()]), ..Options::default() };
+        let eevdf = Options { backend: Backend::Eevdf, ..named.clone() };
+        for right in [Options { dry_run: true, ..named.clone() }, eevdf, Options::default()] {
+            assert!(right.check().is_ok(), "{right:?}");
+        }
+        let long = Options { max_hold: Duration::from_secs(2), ..Options::default() };
+        for (options, option) in [
+            (long, "--max-hold: from 1ms to 1s"),
+            (Options { policy: Policy::Plain, ..dry.clone() }, "--policy: plain"),
+            (named, "--vm: "),
+        ] {
+            let said = options.check().unwrap_err().to_string();
+            assert!(said.starts_with(option), "{said}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! nanoseconds.
 
 use crate::options::{Backend, Policy};
-use reprieve_watch::model::{Class, Held, Preemptions, Snapshot, VmSnapshot, VmState};
+use reprieve_watch::model::{Class, Held, Preemptions, VmSnapshot, VmState};
 use reprieve_watch::raw::Times;
 use serde::{Deserialize, Serialize};
 
@@ -26,19 +26,6 @@ pub struct Statistics {
     pub decision_times: Times,
     /// CPU time of guard's own process.
     pub process_ns: u64,
-}
-
-impl Statistics {
-    /// What `of` says of the VMs that run.
-    pub(crate) fn of(snapshot: &Snapshot, of: impl FnMut(&VmSnapshot) -> VmStatistics) -> Self {
-        Statistics {
-            time_ns: snapshot.time_ns,
-            elapsed_ns: snapshot.cost.elapsed_ns,
-            process_ns: snapshot.cost.process_ns,
-            vms: snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone).map(of).collect(),
-            ..Statistics::default()
-        }
-    }
 }
 
 /// A virtual machine.

@@ -9,16 +9,21 @@ use crate::undo::slice::{self, SHORT};
 use libc::{SCHED_OTHER, SCHED_RESET_ON_FORK};
 use reprieve_guest::BpfLayout;
 use reprieve_guest::vmm::process;
+use reprieve_watch::Which;
 use reprieve_watch::cgroup;
 use reprieve_watch::vms::discovery::Machines;
 use reprieve_watch::vms::finder::Key;
 use reprieve_watch::vms::machine::Machine;
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How often the list of VMs is looked at. Guests boot in seconds, and each look takes a CPU from a
+/// vCPU, perhaps in a critical section.
+const INTERVAL: Duration = Duration::from_millis(500);
 /// How often weights and limits of cgroups are read.
 const CGROUPS: Duration = Duration::from_secs(5);
 
@@ -28,11 +33,11 @@ pub struct Follower {
     pub policy: Policy,
     /// VMs of which the scheduler was told.
     known: BTreeMap<Key, Known>,
+    due: Instant,
     cgroups_due: Instant,
 }
 
 /// The scheduler's knowledge of a VM.
-#[derive(Default)]
 pub struct Known {
     /// The VM's name, or its process ID.
     name: String,
@@ -60,25 +65,23 @@ struct Vcpu {
 
 impl Follower {
     pub fn new(machines: Arc<Machines>, policy: Policy) -> Follower {
-        Follower { machines, policy, known: BTreeMap::new(), cgroups_due: Instant::now() }
+        let now = Instant::now();
+        Follower { machines, policy, known: BTreeMap::new(), due: now, cgroups_due: now }
     }
 
-    /// The VM of a process that runs.
-    pub fn known(&self, pid: u32) -> Option<&Known> {
-        of(&self.known, pid)
+    /// By process.
+    pub fn vms(&self) -> BTreeMap<u32, &Known> {
+        self.known.iter().map(|(key, known)| (key.pid, known)).collect()
     }
 
-    /// The part of the process's VM that the kernel schedules, and why.
-    pub fn left(&self, pid: u32) -> Option<String> {
-        if let Some(trouble) = &of(&self.machines.lock(), pid)?.trouble {
-            return Some(format!("{trouble}; the kernel schedules them"));
-        }
-        let limit = self.known(pid)?.limit.as_ref()?.display();
-        Some(format!("the kernel schedules it in short slices, for the CPU limit in {limit}"))
+    /// By process, the part of a VM that the kernel schedules, and why.
+    pub fn left(&self) -> BTreeMap<u32, String> {
+        let machines = self.machines.lock();
+        let running = machines.values().filter(|machine| machine.runs());
+        running.filter_map(|machine| Some((machine.key.pid, self.left_of(machine)?))).collect()
     }
 
-    /// At once; see [`Guard::set`](crate::Guard::set). A VM of which the scheduler was not told yet
-    /// is refused: the policy would be lost.
+    /// At once; see [`Guard::set`](crate::Guard::set).
     pub fn set(
         &mut self,
         program: &Program,
@@ -86,38 +89,53 @@ impl Follower {
         policy: Policy,
     ) -> Result<Vec<String>, Error> {
         // VMs that have just come.
+        self.due = Instant::now();
         self.look(program);
-        let mut names = Vec::new();
-        for (key, known) in &mut self.known {
-            if vm.is_none_or(|vm| reprieve_watch::names(vm, key.pid, Some(&known.name))) {
-                known.apply(program, policy);
-                names.push(known.name.clone());
-            }
-        }
-        match vm {
-            None => self.policy = policy,
-            Some(vm) if names.is_empty() => {
-                let there: Vec<&str> = self.known.values().map(|vm| vm.name.as_str()).collect();
-                let there = if there.is_empty() { "none".into() } else { there.join(", ") };
-                return Err(Error::NoVm { asked: vm.into(), there });
-            }
-            Some(_) => {}
+        let mut chosen = self.chosen(vm)?;
+        chosen.iter_mut().for_each(|known| known.apply(program, policy));
+        let names = chosen.iter().map(|known| known.name.clone()).collect();
+        if vm.is_none() {
+            self.policy = policy;
         }
         Ok(names)
     }
 
-    /// Looks what has changed.
+    /// The VMs with this name or process ID. A VM of which the scheduler was not told yet is
+    /// refused: the policy would be lost.
+    fn chosen(&mut self, vm: Option<&str>) -> Result<Vec<&mut Known>, Error> {
+        let which = vm.map_or(Which::All, |vm| Which::Named(vec![vm.into()]));
+        let there: Vec<String> = self.known.values().map(|known| known.name.clone()).collect();
+        let wanted = |of: &(&Key, &mut Known)| which.wants(of.0.pid, Some(&of.1.name));
+        let chosen: Vec<&mut Known> =
+            self.known.iter_mut().filter(wanted).map(|(_, known)| known).collect();
+        match vm {
+            Some(vm) if chosen.is_empty() => {
+                let there = if there.is_empty() { "none".into() } else { there.join(", ") };
+                Err(Error::NoVm { asked: vm.into(), there })
+            }
+            _ => Ok(chosen),
+        }
+    }
+
+    /// Looks what has changed, if it is time.
     pub fn look(&mut self, program: &Program) {
-        let cgroups = Instant::now() >= self.cgroups_due;
+        let now = Instant::now();
+        if now < self.due {
+            return;
+        }
+        self.due = now + INTERVAL;
+        let cgroups = now >= self.cgroups_due;
         if cgroups {
-            self.cgroups_due = Instant::now() + CGROUPS;
+            self.cgroups_due = now + CGROUPS;
         }
         let machines = self.machines.clone();
         let machines = machines.lock();
+        let running = || machines.values().filter(|machine| machine.runs());
         let runs = |key: &Key| machines.get(key).is_some_and(Machine::runs);
         self.known.retain(|key, known| runs(key) || known.forget(program));
-        let running = machines.values().filter(|machine| machine.runs());
-        running.for_each(|machine| self.tell(program, machine, cgroups));
+        // Asking for it starts a thread.
+        let default_slice = LazyCell::<Option<Duration>>::new(|| slice::default().ok());
+        running().for_each(|machine| self.tell(program, machine, cgroups, &default_slice));
         let mut sharing = BTreeMap::<(u32, &str), u32>::new();
         // Root's own divide nothing.
         for known in self.known.values().filter(|known| known.user != 0) {
@@ -130,8 +148,25 @@ impl Follower {
         }
     }
 
+    fn left_of(&self, machine: &Machine) -> Option<String> {
+        if let Some(trouble) = &machine.trouble {
+            return Some(format!("{trouble}; the kernel schedules them"));
+        }
+        let limit = self.known.get(&machine.key)?.limit.as_ref()?;
+        Some(format!(
+            "the kernel schedules it in short slices, for the CPU limit in {}",
+            limit.display()
+        ))
+    }
+
     /// Tells of a VM; weights and limits are read anew if `cgroups`.
-    fn tell(&mut self, program: &Program, machine: &Machine, cgroups: bool) {
+    fn tell(
+        &mut self,
+        program: &Program,
+        machine: &Machine,
+        cgroups: bool,
+        default_slice: &LazyCell<Option<Duration>>,
+    ) {
         // Without an entry, the kernel schedules it.
         let (Some(index), Some(user)) = (machine.index(), machine.user()) else { return };
         let pid = machine.key.pid;
@@ -143,25 +178,27 @@ impl Follower {
         let vcpus: Vec<Vcpu> = machine.vcpus.iter().map(vcpu).collect();
         let layout = machine.layout();
         let boot = layout.map(|layout| layout.boot);
-        let new = Known { index: u32::MAX, policy: self.policy, ..Known::default() };
-        let known = self.known.entry(machine.key).or_insert(new);
-        // Its first entry, or another one.
-        let moved = known.index != index;
-        let same = !moved && (&known.vcpus, known.boot) == (&vcpus, boot);
-        let before = std::mem::replace(&mut known.vcpus, vcpus);
-        known.name = machine.name.clone().unwrap_or(pid.to_string());
-        (known.index, known.user, known.boot) = (index, user, boot);
-        if moved {
+        let before = self.known.remove(&machine.key);
+        let (weighed, limit) = match &before {
+            Some(before) if !cgroups => (before.weighed.clone(), before.limit.clone()),
+            _ => {
+                let limited = |vcpu: &Vcpu| cgroup::limited_thread(vcpu.tid);
+                (weight::of_process(pid), vcpus.iter().find_map(limited))
+            }
+        };
+        let policy = before.as_ref().map_or(self.policy, |before| before.policy);
+        let same =
+            before.as_ref().is_some_and(|b| (b.index, &b.vcpus, b.boot) == (index, &vcpus, boot));
+        if before.as_ref().is_none_or(|before| before.index != index) {
             let weight = weight::NORMAL;
             program.guests.put(index as usize, types::guest { weight, ..Default::default() });
         }
-        if cgroups || moved {
-            known.weighed = weight::of_process(pid);
-            known.limit = known.vcpus.iter().find_map(|vcpu| cgroup::limited_thread(vcpu.tid));
-        }
+        let before = before.map(|before| before.vcpus).unwrap_or_default();
+        let name = machine.name.clone().unwrap_or(pid.to_string());
+        let mut known = Known { name, index, policy, user, vcpus, boot, weighed, limit };
         if !same {
             known.set(program, offset_of!(types::guest, ready), 0u32);
-            known.apply(program, known.policy);
+            known.apply(program, policy);
             let is_known = |tid| known.vcpus.iter().any(|vcpu| vcpu.tid == tid);
             // Other threads of the VMM's may have been taken for vCPUs.
             for tid in before.iter().map(|old| old.tid).filter(|&tid| !is_known(tid)) {
@@ -174,7 +211,6 @@ impl Follower {
         }
         // Somebody may have changed the policy of a thread and back.
         if cgroups || !same {
-            let default = known.limit.as_ref().and_then(|_| slice::default().ok());
             for vcpu in known.vcpus.iter().filter(|vcpu| process::has_thread(pid, vcpu.tid)) {
                 if known.limit.is_none() {
                     // The slice of a limit that is gone: a thread of sched_ext would keep it.
@@ -186,11 +222,12 @@ impl Follower {
                 }
                 // sched_ext keeps no limit. A short slice is the next best.
                 switch(vcpu.tid, SCHED_EXT, SCHED_OTHER);
-                if let Some(default) = default {
+                if let Some(default) = **default_slice {
                     let _ = slice::shorten(vcpu.tid, default, SHORT);
                 }
             }
         }
+        self.known.insert(machine.key, known);
     }
 
     /// All threads are ordinary ones again.
@@ -199,12 +236,6 @@ impl Follower {
             switch(vcpu.tid, SCHED_EXT, SCHED_OTHER);
         }
     }
-}
-
-/// By process.
-fn of<T>(all: &BTreeMap<Key, T>, pid: u32) -> Option<&T> {
-    let of = |start_time| Key { pid, start_time };
-    all.range(of(0)..=of(u64::MAX)).next_back().map(|(_, of)| of)
 }
 
 impl Known {
@@ -287,6 +318,26 @@ fn switch(tid: u32, from: libc::c_int, to: libc::c_int) {
 mod tests {
     use super::*;
     use libc::{SCHED_BATCH, SCHED_IDLE};
+
+    #[test]
+    fn a_policy_for_a_vm_that_is_not_known_yet_is_refused() {
+        let (machines, key) = (Arc::<Machines>::default(), Key { pid: 4711, start_time: 0 });
+        machines.lock().insert(key, Machine::new(key, Some("db".into())));
+        let mut follower = Follower::new(machines, Policy::Full);
+        for vm in ["db", "4711"] {
+            let refused = follower.chosen(Some(vm)).err().unwrap().to_string();
+            assert!(refused.contains(vm) && refused.contains("there are none"), "{refused}");
+        }
+        let (name, weighed) = ("db".into(), weight::of_process(key.pid));
+        let (policy, vcpus, boot, limit) = (Policy::Full, vec![], None, None);
+        let known = Known { name, index: 0, policy, user: 0, vcpus, boot, weighed, limit };
+        follower.known.insert(key, known);
+        for vm in [Some("db"), Some("4711"), None] {
+            assert_eq!(follower.chosen(vm).unwrap().len(), 1);
+        }
+        let refused = follower.chosen(Some("web")).err().unwrap().to_string();
+        assert!(refused.ends_with("there are db"), "{refused}");
+    }
 
     #[test]
     fn only_ordinary_threads_are_taken_from_their_class_and_given_back() {

@@ -17,7 +17,7 @@ mod regions;
 mod simulator;
 mod weight;
 
-use crate::backend::Guard;
+use crate::backend::{Guard, Observer};
 use crate::error::Error;
 use crate::options::{Options, Policy};
 use crate::statistics::{Did, Granted, RegionStatistics, Statistics, VmStatistics};
@@ -27,7 +27,6 @@ pub use check::{ticks_hidden, timers_in_threads};
 use follow::Follower;
 use program::{Program, types};
 use regions::Regions;
-use reprieve_watch::Watch;
 use reprieve_watch::model::{Class, VmSnapshot, VmState};
 
 pub struct SchedExt {
@@ -36,7 +35,7 @@ pub struct SchedExt {
     follower: Follower,
     /// Before the arrays that it shares with `watch`.
     program: Program,
-    watch: Watch,
+    observer: Observer,
     /// Dropped last: gives back what is reserved.
     supervisor: Supervisor,
 }
@@ -45,15 +44,15 @@ impl SchedExt {
     pub fn start(options: &Options) -> Result<SchedExt, Error> {
         check::host()?;
         let supervisor = undo::begin()?;
-        let watch = Watch::start(&options.watch())?;
-        let (machines, slots, kvm) = watch.parts();
+        let observer = Observer::start(options, None)?;
+        let (machines, slots, kvm) = observer.watch.parts();
         let mut program = Program::load(options, &slots.program, &kvm)?;
         let follower = Follower::new(machines.clone(), options.policy);
         program.attach()?;
         reserve(options)?;
         let regions = Regions::serve(machines, slots)
             .map_err(|source| Error::Io { what: "serving guests' regions".into(), source })?;
-        Ok(SchedExt { regions, follower, program, watch, supervisor })
+        Ok(SchedExt { regions, follower, program, observer, supervisor })
     }
 }
 
@@ -80,14 +79,14 @@ impl Guard for SchedExt {
     }
 
     fn statistics(&mut self) -> Result<Statistics, Error> {
-        let SchedExt { regions, follower, program, watch, .. } = self;
-        let mut statistics = Statistics::of(&watch.snapshot()?, |vm| {
-            let known = follower.known(vm.pid);
-            let guest = known.map(|known| program.guests.get(known.index as usize));
-            let policy = known.map_or(follower.policy, |known| known.policy);
-            let (left, region) = (follower.left(vm.pid), regions.trouble(vm.pid));
-            of_vm(vm, &guest.unwrap_or_default(), policy, left, region)
-        });
+        let SchedExt { regions, follower, program, observer, .. } = self;
+        let (known, mut left) = (follower.vms(), follower.left());
+        let mut statistics = observer.statistics(|vm| {
+            let guest = known.get(&vm.pid).map(|known| program.guests.get(known.index as usize));
+            let region = regions.trouble(vm.pid);
+            let policy = known.get(&vm.pid).map_or(follower.policy, |known| known.policy);
+            of_vm(vm, &guest.unwrap_or_default(), policy, left.remove(&vm.pid), region)
+        })?;
         statistics.policy = follower.policy;
         (statistics.decisions, statistics.decisions_ns, statistics.decision_times) = program.cost();
         Ok(statistics)
@@ -136,4 +135,28 @@ fn of_vm(
 
 fn granted(types::granted { count, total_ns, max_ns, refused }: types::granted) -> Granted {
     Granted { count, total_ns, max_ns, refused }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reprieve_watch::model::{Histogram, Preemptions, Vcpu};
+
+    #[test]
+    fn preemptions_of_all_vcpus_count() {
+        let vcpu = |count: u64| {
+            let off_cpu = Histogram { counts: vec![0, count], ..Histogram::default() };
+            let class = Class::Softirq;
+            let preemptions = Preemptions { class, off_cpu, readers: 0, readers_off_cpu_ns: 0 };
+            Vcpu { preemptions: vec![preemptions], announced: count / 2, ..Vcpu::default() }
+        };
+        let vm = VmSnapshot { vcpus: vec![vcpu(4), vcpu(10)], ..VmSnapshot::default() };
+        let mut guest = types::guest::default();
+        guest.did.avoided[..].fill(3);
+        let of = of_vm(&vm, &guest, Policy::Full, None, Some(None));
+        let suffered = |class| of.preempted.iter().find(|p| p.class == class).unwrap().suffered;
+        assert_eq!((suffered(Class::Softirq), suffered(Class::User)), (14, 0));
+        let region = of.region.unwrap();
+        assert_eq!((region.suffered, region.avoided, of.preempted[0].avoided), (7, 3, 3));
+    }
 }

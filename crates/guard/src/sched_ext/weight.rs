@@ -13,7 +13,7 @@ pub const NORMAL: u32 = 100;
 const RANGE: RangeInclusive<u32> = 1..=10_000;
 
 /// The weight that a VM's cgroups give it.
-#[derive(Default)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weighed {
     weight: u32,
     /// The innermost one of which the weight counts; empty: none.
