@@ -3,32 +3,31 @@
 //!
 //! A line of JSON each way, over a socket in guard's directory. Only root may connect, and only
 //! root can put a socket there, so neither side asks who the other is. A guard that was killed
-//! leaves a socket where nobody listens, which the next guard removes.
+//! leaves a socket where nobody listens: its supervisor, or the next guard, removes that.
 
 use crate::backend::Guard;
 use crate::error::Error;
 use crate::options::Policy;
 use crate::statistics::Statistics;
-use crate::undo::{DIRECTORY, make_directory};
+use crate::undo::DIRECTORY;
+use crate::undo::lock::{SOCKET, forget_dead, make_directory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use std::fs::{self, Permissions};
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A single name, since the kernel runs one scheduler at a time.
-const SOCKET: &str = "control";
 /// How long either side waits for the other: a host may be busy.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 24 * 3600 } else { 30 });
-/// Bytes of an answer at most: a VM takes some 2 KiB.
-const MOST: u64 = 16 << 20;
+/// Bytes of a request, and of an answer: a VM takes some 2 KiB.
+const REQUEST: u64 = 64 << 10;
+const ANSWER: u64 = 16 << 20;
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Request {
     Statistics,
@@ -58,10 +57,7 @@ impl Control {
         let path = directory.join(SOCKET);
         let listen = || {
             make_directory(directory)?;
-            let asked = UnixStream::connect(&path);
-            if asked.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
-                fs::remove_file(&path)?;
-            }
+            forget_dead(&path);
             let listener = UnixListener::bind(&path)?;
             fs::set_permissions(&path, Permissions::from_mode(0o600))?;
             Ok(listener)
@@ -81,7 +77,7 @@ impl Control {
         }
         if let Ok((stream, _)) = self.listener.accept() {
             // A client that went away needs no answer.
-            let _ = answer(&stream, guard);
+            let _ = answer(stream, guard);
         }
     }
 }
@@ -92,25 +88,21 @@ impl Drop for Control {
     }
 }
 
-fn answer(stream: &UnixStream, guard: &mut dyn Guard) -> io::Result<()> {
-    let answer = match receive(stream)? {
-        Ok(Request::Statistics) => guard.statistics().map(|statistics| json!(statistics)),
-        Ok(Request::Set { vm, policy }) => guard.set(vm.as_deref(), policy).map(|vms| json!(vms)),
-        Err(error) => Err(Error::Refused(format!("no request: {error}"))),
-    };
-    send(stream, &answer.map_err(|error| error.to_string()))
-}
-
-fn send(mut stream: &UnixStream, what: &impl Serialize) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all((serde_json::to_string(what)? + "\n").as_bytes())
-}
-
-fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<serde_json::Result<T>> {
+fn answer(mut stream: UnixStream, guard: &mut dyn Guard) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = String::new();
-    BufReader::new(stream.take(MOST)).read_line(&mut line)?;
-    Ok(serde_json::from_str(&line))
+    BufReader::new((&stream).take(REQUEST)).read_line(&mut line)?;
+    match serde_json::from_str(&line) {
+        Ok(Request::Statistics) => say(&mut stream, guard.statistics()),
+        Ok(Request::Set { vm, policy }) => say(&mut stream, guard.set(vm.as_deref(), policy)),
+        Err(error) => say::<()>(&mut stream, Err(Error::Refused(format!("no request: {error}")))),
+    }
+}
+
+fn say<T: Serialize>(stream: &mut UnixStream, answer: Result<T, Error>) -> io::Result<()> {
+    let answer = answer.map_err(|error| error.to_string());
+    stream.write_all((serde_json::to_string(&answer)? + "\n").as_bytes())
 }
 
 /// The statistics of the guard that runs here.
@@ -132,17 +124,23 @@ pub fn set(vm: Option<&str>, policy: Policy) -> Result<Vec<String>, Error> {
 
 fn ask<T: DeserializeOwned>(directory: &Path, request: &Request) -> Result<T, Error> {
     let ask = || {
-        let stream = UnixStream::connect(directory.join(SOCKET))?;
-        send(&stream, request)?;
-        receive(&stream)
+        let mut stream = UnixStream::connect(directory.join(SOCKET))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.write_all((serde_json::to_string(request)? + "\n").as_bytes())?;
+        let mut line = String::new();
+        BufReader::new(stream.take(ANSWER)).read_line(&mut line)?;
+        Ok(line)
     };
-    let answer = ask().map_err(|source| match source.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Error::NotRunning,
-        ErrorKind::PermissionDenied => Error::Refused("it answers root only".into()),
+    let line = ask().map_err(|source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::NotRunning,
+        io::ErrorKind::PermissionDenied => Error::Refused("it answers root only".into()),
         _ => Error::Io { what: "asking guard".into(), source },
     })?;
-    let ended = |_| Err("it ended, or has another version".into());
-    answer.unwrap_or_else(ended).map_err(Error::Refused)
+    match serde_json::from_str(&line) {
+        Ok(answer) => Result::map_err(answer, Error::Refused),
+        Err(_) => Err(Error::Refused("it ended, or has another version".into())),
+    }
 }
 
 #[cfg(test)]
@@ -186,29 +184,34 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_set_and_seen_or_a_reason_is_given() {
+    fn a_policy_is_set_and_seen() {
         let directory = running();
-        let set = |vm: &str| {
-            let set = Request::Set { vm: Some(vm.into()), policy: Policy::Plain };
-            ask::<Vec<String>>(directory.path(), &set)
-        };
-        assert_eq!(set("db").unwrap(), ["db"]);
+        let set = Request::Set { vm: Some("db".into()), policy: Policy::Plain };
+        assert_eq!(ask::<Vec<String>>(directory.path(), &set).unwrap(), ["db"]);
         assert_eq!(seen(directory.path()).unwrap().vms[0].policy, Policy::Plain);
-        let answer = set("web").unwrap_err().to_string();
-        assert!(answer.contains("web") && answer.contains("db"), "{answer}");
     }
 
     #[test]
-    fn one_guard_is_asked_by_root_and_a_dead_ones_socket_is_nobodys() {
-        let directory = tempfile::tempdir().unwrap();
-        let socket = directory.path().join(SOCKET);
-        drop(UnixListener::bind(&socket).unwrap());
-        assert!(matches!(seen(directory.path()), Err(Error::NotRunning)));
-        let control = Control::listen_in(directory.path()).unwrap();
+    fn what_is_wrong_is_said() {
+        let directory = running();
+        let set = Request::Set { vm: Some("web".into()), policy: Policy::Full };
+        let answer = ask::<Vec<String>>(directory.path(), &set).unwrap_err().to_string();
+        assert!(answer.contains("web") && answer.contains("db"), "{answer}");
         assert!(Control::listen_in(directory.path()).is_err());
-        assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
-        drop(control);
-        assert!(!socket.exists());
+        let mode = fs::metadata(directory.path().join(SOCKET)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "others than root cannot connect");
+    }
+
+    #[test]
+    fn a_dead_guards_socket_is_nobodys() {
+        let directory = tempfile::tempdir().unwrap();
+        let dead = || drop(UnixListener::bind(directory.path().join(SOCKET)).unwrap());
+        dead();
+        assert!(matches!(seen(directory.path()), Err(Error::NotRunning)));
+        drop(Control::listen_in(directory.path()).unwrap());
+        dead();
+        forget_dead(&directory.path().join(SOCKET));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
     #[test]

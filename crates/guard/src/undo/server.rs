@@ -6,7 +6,7 @@
 //! server. The kernel looks whether the runtime is used up at its ticks, so that a turn may last
 //! for one more: the share is the closer to what is reserved, the longer the period.
 
-use super::Restored;
+use super::lock::Restored;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -39,7 +39,11 @@ pub type Servers = BTreeMap<u32, Times>;
 
 /// The sched_ext scheduler that is loaded, or is just coming or going, as a clause.
 pub fn loaded_scheduler() -> Option<String> {
-    let read = |name| fs::read_to_string(Path::new(SCHED_EXT).join(name)).unwrap_or_default();
+    loaded_in(Path::new(SCHED_EXT))
+}
+
+fn loaded_in(sched_ext: &Path) -> Option<String> {
+    let read = |name| fs::read_to_string(sched_ext.join(name)).unwrap_or_default();
     match read("state").trim() {
         "" | "disabled" => None,
         state => Some(format!("a sched_ext scheduler is {state} ({})", read("root/ops").trim())),
@@ -151,5 +155,21 @@ mod tests {
         assert_eq!((restored.cpus, restored.failed.len()), (3, 0));
         let after = all(dir.path()).unwrap();
         assert_eq!(after, Servers::from([(0, other), (1, DEFAULT), (2, DEFAULT), (3, other)]));
+    }
+
+    #[test]
+    fn another_scheduler_is_named_with_its_state() {
+        let dir = tempfile::tempdir().unwrap();
+        // A kernel without sched_ext.
+        assert_eq!(loaded_in(dir.path()), None);
+        fs::write(dir.path().join("state"), "disabled\n").unwrap();
+        assert_eq!(loaded_in(dir.path()), None);
+        fs::create_dir(dir.path().join("root")).unwrap();
+        fs::write(dir.path().join("root/ops"), "lavd\n").unwrap();
+        for state in ["enabling", "enabled", "disabling"] {
+            fs::write(dir.path().join("state"), format!("{state}\n")).unwrap();
+            let named = format!("a sched_ext scheduler is {state} (lavd)");
+            assert_eq!(loaded_in(dir.path()), Some(named));
+        }
     }
 }

@@ -7,12 +7,11 @@
 //! of its own and blocks all signals: those of a terminal and of `systemctl stop` reach the whole
 //! group. Where both are killed at the same moment, the next guard or `guard restore` undoes it.
 
-use super::{Lock, server};
+use super::lock::Lock;
+use super::server;
 use rustix::io::{read, retry_on_intr};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{
-    Pid, WaitId, WaitIdOptions, WaitOptions, WaitStatus, setsid, waitid, waitpid,
-};
+use rustix::process::{Pid, WaitOptions, WaitStatus, setsid, waitpid};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -22,6 +21,8 @@ pub struct Supervisor {
     pipe: Option<OwnedFd>,
     lock: Lock,
     pid: Pid,
+    /// How it ended.
+    status: Option<WaitStatus>,
 }
 
 impl Supervisor {
@@ -49,14 +50,20 @@ impl Supervisor {
         unsafe { libc::sigprocmask(libc::SIG_SETMASK, &signals, std::ptr::null_mut()) };
         let pid = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(error)?;
         lock.name(pid)?;
-        Ok(Supervisor { pipe: Some(write), lock, pid })
+        Ok(Supervisor { pipe: Some(write), lock, pid, status: None })
     }
 
     /// Whether it has ended before guard: then nobody gives slices back if guard is killed.
-    pub fn is_gone(&self) -> bool {
-        // Its status is left to `drop`.
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        waitid(WaitId::Pid(self.pid), options).is_ok_and(|ended| ended.is_some())
+    pub fn is_gone(&mut self) -> bool {
+        self.wait(WaitOptions::NOHANG);
+        self.status.is_some()
+    }
+
+    fn wait(&mut self, options: WaitOptions) {
+        if self.status.is_none() {
+            let waited = retry_on_intr(|| waitpid(Some(self.pid), options));
+            self.status = waited.ok().flatten().map(|(_, status)| status);
+        }
     }
 }
 
@@ -65,9 +72,8 @@ impl Drop for Supervisor {
     /// If it was killed, this process does that.
     fn drop(&mut self) {
         self.pipe = None;
-        let ended = retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()));
-        let status = ended.ok().flatten().map(|(_, status)| status);
-        if !status.is_some_and(WaitStatus::exited) {
+        self.wait(WaitOptions::empty());
+        if !self.status.is_some_and(WaitStatus::exited) {
             undo(&self.lock);
         }
     }
