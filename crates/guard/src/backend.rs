@@ -32,7 +32,7 @@ pub trait Guard {
     /// When there is no such VM, or the backend cannot do that.
     fn set(&mut self, vm: Option<&str>, policy: Policy) -> Result<Vec<String>, Error> {
         let _ = (vm, policy);
-        Err(Error::Unsupported("a policy per VM needs --backend sched-ext".into()))
+        Err(Error::Unsupported { why: "a policy per VM needs --backend sched-ext".into() })
     }
 
     /// Why it no longer schedules, if it does not: the kernel may have thrown it out. One line.

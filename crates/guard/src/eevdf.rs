@@ -50,7 +50,7 @@ impl Eevdf {
     pub fn start(options: &Options) -> Result<Eevdf, Error> {
         // First: it forks, and whether slices work is tried with threads.
         let supervisor = undo::begin()?;
-        slice::supported().map_err(Error::Unsupported)?;
+        slice::supported().map_err(|why| Error::Unsupported { why })?;
         Ok(Eevdf {
             which: options.vms.clone(),
             policy: options.policy,

@@ -4,8 +4,10 @@
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    #[error("guard cannot work here: {0}")]
-    Unsupported(String),
+    #[error("guard needs {what}: {hint}")]
+    Missing { what: &'static str, hint: &'static str },
+    #[error("guard cannot work here: {why}")]
+    Unsupported { why: String },
     #[error("{what}: {why}")]
     Option { what: &'static str, why: &'static str },
     #[error("the stock scheduler is back: {0}")]

@@ -65,9 +65,12 @@ impl Drop for SchedExt {
 /// Reserves time for vCPUs on each CPU. The kernel takes it while a scheduler is attached.
 fn reserve(options: &Options) -> Result<(), Error> {
     server::reserve(options.reserve).map_err(|source| match source.kind() {
-        std::io::ErrorKind::ResourceBusy => Error::Unsupported(
-            "the kernel cannot reserve that beside the threads with deadlines: give a smaller --reserve".into(),
-        ),
+        std::io::ErrorKind::ResourceBusy => Error::Unsupported {
+            why: format!(
+                "the kernel cannot reserve {} % of each CPU beside the threads with deadlines: give a smaller --reserve",
+                options.reserve
+            ),
+        },
         _ => Error::Io { what: "reserving CPU time for vCPUs".into(), source },
     })
 }

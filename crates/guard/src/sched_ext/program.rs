@@ -148,7 +148,10 @@ fn has_function(name: &str) -> bool {
 fn few_cpus() -> Result<usize, Error> {
     let cpus = libbpf_rs::num_possible_cpus().map_err(refused("count CPUs"))?;
     if cpus > constants::MAX_CPUS {
-        return Err(Error::Unsupported(format!("it has room for {} CPUs", constants::MAX_CPUS)));
+        return Err(Error::Missing {
+            what: "a host of at most 1,024 CPUs",
+            hint: "its tables have no more",
+        });
     }
     Ok(cpus)
 }

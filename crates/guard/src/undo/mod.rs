@@ -31,8 +31,9 @@ pub fn begin() -> Result<Supervisor, Error> {
     let failed = |doing: &'static str| {
         move |source| Error::Io { what: format!("{doing} in {DIRECTORY}"), source }
     };
-    let runs = |pid| format!("guard runs already, as process {pid}: stop that one");
-    let lock = take()?.map_err(|pid| Error::Unsupported(runs(pid)))?;
+    let lock = take()?.map_err(|pid| Error::Unsupported {
+        why: format!("guard runs already, as process {pid}: stop that one"),
+    })?;
     if let Some(what) = lock.undo().failed.pop() {
         return Err(failed("restoring what a dead guard left")(io::Error::other(what)));
     }
