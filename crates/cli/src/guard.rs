@@ -16,7 +16,6 @@ use reprieve_watch::Which;
 use reprieve_watch::show::prometheus;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
-use std::num::ParseIntError;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -89,8 +88,9 @@ enum Command {
     },
 }
 
-fn percent(text: &str) -> Result<u8, ParseIntError> {
-    text.strip_suffix('%').unwrap_or(text).parse()
+fn percent(text: &str) -> Result<u8, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse();
+    number.ok().filter(|n| *n <= 100).ok_or_else(|| "give 0% to 100%".into())
 }
 
 /// A line of `--json`.

@@ -90,9 +90,10 @@ enum Check {
     Cycles,
     /// `doctor --vm` and the guest's own kernel say the same about the guest
     Doctor,
-    /// The kernel takes `guard`'s program
+    /// The kernel takes `guard`'s program; or `guard` says why it cannot
     Program,
-    /// `guard` schedules VMs under each policy, and the stock scheduler is back afterwards
+    /// `guard` schedules VMs under each policy, and the stock scheduler is back afterwards; or it
+    /// says why it cannot
     Guard,
     /// VMs under `guard` have what is reserved for them beside ordinary threads, and by weight
     /// among each other, also a thousand runnable vCPUs, some of whose guests lie
@@ -276,8 +277,7 @@ fn run(
     for &check in checks {
         let finding = match check {
             _ if guard::CHECKS.contains(&check) && !Path::new(guard::STATE).exists() => {
-                let text = "  skipped: this kernel has no sched_ext\n".into();
-                Ok(Finding::new(check, true, text, serde_json::Value::Null))
+                guard::refusal(check)
             }
             Check::Classes => classes::check(setup, args.preemptions),
             Check::Stopped => stopped::check(setup),

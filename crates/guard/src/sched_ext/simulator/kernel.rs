@@ -44,26 +44,24 @@ impl TaskStruct {
     fn new(pid: usize, tgid: usize) -> &'static TaskStruct {
         let task = types::task_struct { pid: pid as i32, tgid: tgid as i32, ..Default::default() };
         let task: &'static TaskStruct = Box::leak(Box::new(TaskStruct(UnsafeCell::new(task))));
-        task.get().cpus_ptr = task.0.get().cast();
+        // SAFETY: nobody else has it yet.
+        unsafe { (*task.0.get()).cpus_ptr = task.0.get().cast() };
         task
     }
 
-    #[expect(clippy::mut_from_ref)]
-    fn get(&self) -> &mut types::task_struct {
-        // SAFETY: one thread simulates, and no reference lives longer than an expression below.
-        unsafe { &mut *self.0.get() }
-    }
-
     fn pid(&self) -> usize {
-        self.get().pid as usize
+        // SAFETY: one thread simulates, and no reference to the inside lives longer than this.
+        unsafe { (*self.0.get()).pid as usize }
     }
 
     pub fn is_queued(&self) -> bool {
-        self.get().scx.flags & QUEUED != 0
+        // SAFETY: as in `pid`.
+        unsafe { (*self.0.get()).scx.flags & QUEUED != 0 }
     }
 
     fn set_queued(&self, queued: bool) {
-        self.get().scx.flags = u32::from(queued) * QUEUED;
+        // SAFETY: as in `pid`.
+        unsafe { (*self.0.get()).scx.flags = u32::from(queued) * QUEUED };
     }
 }
 

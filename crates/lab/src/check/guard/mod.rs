@@ -2,7 +2,7 @@
 //! `guard` schedules real VMs under each of its policies, and the stock scheduler is back
 //! afterwards: after a signal, after the kernel threw guard out, and after a kill that leaves it no
 //! time. Nobody is stuck then, and nothing stays reserved. It goes on while its host changes. Where
-//! the kernel has no sched_ext, there is nothing to check.
+//! the kernel has no sched_ext, `guard` says so and changes nothing.
 
 mod changes;
 pub(super) mod latency;
@@ -14,6 +14,7 @@ use super::bpf_objects::verified_by;
 use super::guest_setup::GuestSetup;
 use super::load::set_policy;
 use super::{Check, Finding};
+use crate::guard_process::own_command;
 use crate::vm::Vm;
 use anyhow::{Context as _, Result, bail};
 use changes::{SCHED_EXT, policy_of};
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 
 pub const STATE: &str = "/sys/kernel/sched_ext/state";
 
-/// Checks that need sched_ext.
+/// Checks that pass without sched_ext if guard refuses.
 pub(super) const CHECKS: [Check; 4] =
     [Check::Program, Check::Guard, Check::GuardShare, Check::GuardLatency];
 
@@ -103,6 +104,16 @@ pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
     }
     vms.into_iter().for_each(|vm| vm.shut_down(setup.cancel));
     Ok(Finding::new(Check::Guard, true, text, json!({ "runs": figures })))
+}
+
+/// On a host without sched_ext: whether guard says so in one line, with status 1.
+pub(super) fn refusal(check: Check) -> Result<Finding> {
+    let output = own_command()?.args(["guard", "--for", "1s"]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let passed =
+        output.status.code() == Some(1) && said.lines().count() == 1 && said.contains("sched_ext");
+    let text = format!("  this kernel has no sched_ext; guard said: {said}\n");
+    Ok(Finding::new(check, passed, text, json!({ "refused": said })))
 }
 
 /// Waits until each VM has run for some time.
