@@ -82,7 +82,8 @@ pub fn boot_with(kernel: &str, other: Option<&str>, vcpus: u32, args: &str, regi
         vcpus,
         spare_vcpus: 0,
         memory_mib: 512,
-        kernel: image.kernel.clone(),
+        // Users' guests have KASLR.
+        kernel: image.vmlinuz.clone(),
         initrd,
         args: args.into(),
         console: dir.0.join("console.log"),
