@@ -188,8 +188,7 @@ test-rcu: setup-test
 		$(CARGO_TEST) --release --test torture --test visit -p reprieve
 
 # The protocols of the runtime and of the locks, whole and broken, in loom, which maps and unmaps
-# stacks all the time: threads of one process would wait for each other. LOOM_MAX_PREEMPTIONS=3
-# takes hours, and looks further.
+# stacks all the time: threads of one process would wait for each other.
 test-models: setup-test
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom RUST_TEST_THREADS=1 \
 		$(CARGO_TEST) --release --lib -p reprieve -p reprieve-hint

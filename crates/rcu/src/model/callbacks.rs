@@ -502,7 +502,7 @@ fn broken_wake_about_any_sleep_is_caught() {
 /// The workers of two lanes, and an owner that opens its buffer on one and then on the other.
 /// `sweep` is a worker's.
 fn two_lanes(sweep: fn(&Shared, usize)) {
-    check(2, move || {
+    check(3, move || {
         let shared = Shared::of(2);
         let record = shared.record(1);
         let first = shared.register_at(0, record, 1);

@@ -52,11 +52,10 @@ pub(crate) mod tools {
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
 
-    /// All interleavings with at most `preemptions` switches that a thread did not ask for, or with
-    /// at most `LOOM_MAX_PREEMPTIONS`.
+    /// All interleavings with at most `preemptions` switches that a thread did not ask for.
     pub(crate) fn check(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
         let mut model = loom::model::Builder::new();
-        model.preemption_bound.get_or_insert(preemptions);
+        model.preemption_bound = Some(preemptions);
         model.max_branches = 20_000;
         model.check(f);
     }
